@@ -169,14 +169,14 @@ def estimate_row(row: Row) -> dict[str, Any]:
     from memplan.profiling.profile.workspace import constant_bytes
     from memplan.solvers.problem import Problem
     from memplan.solvers.registry import run as registry
-    from memplan.updates.choice import Choice
+    from memplan.updates.choice import OptimizerChoice
 
     def build(batch: int = row["batch"]) -> Any:
         return model_of(row, batch)
 
     kind = row["optimizer"]
     options = {"momentum": kind.get("momentum"), "fused": kind["kind"] == "fused"}
-    choice = None if kind["name"] == "none" else Choice(kind["name"], "after", **options)
+    choice = None if kind["name"] == "none" else OptimizerChoice(kind["name"], "after", **options)
 
     class File(ModelFile):
         def build(self, batch: int | None = None) -> Iteration:

@@ -21,7 +21,7 @@ from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.baseline import baseline_schedule
-from memplan.planner.schedule.schedule import Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import Schedule, ScheduleStep, compute, delete, offload, prefetch
 from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 
@@ -53,7 +53,7 @@ def offloaded(steps: int) -> tuple[Graph, Schedule]:
     return graph, Schedule.of(_offloaded_chain(graph, blocks))
 
 
-def _offloaded_chain(graph: Graph, blocks: int) -> Iterator[Step]:
+def _offloaded_chain(graph: Graph, blocks: int) -> Iterator[ScheduleStep]:
     x = [graph.tensor_index[f"x{i}"] for i in range(blocks + 1)]
     saved = [graph.tensor_index[f"a{i}"] for i in range(1, blocks + 1)]
     gradients = [graph.tensor_index[f"g{i}"] for i in range(blocks, 0, -1)]

@@ -13,7 +13,7 @@ from memplan.devices.absent_gpu.capability import Capability
 from memplan.profiling.profile.estimate import trace_for
 from memplan.program.program import Program
 from memplan.tracing import repeated
-from memplan.updates.choice import Choice
+from memplan.updates.choice import OptimizerChoice
 
 from . import models
 from .rows import Row, iteration
@@ -22,7 +22,7 @@ from .rows import Row, iteration
 def traced(model: str) -> tuple[Program, float]:
     """Trace a model's program, with the seconds of processor time that it takes."""
     row, start = Row("8.6", model, "autocast-bfloat16", 0.1), process_time()
-    made = trace_for(Capability(8, 6), lambda: iteration(row), Choice("adamw"))
+    made = trace_for(Capability(8, 6), lambda: iteration(row), OptimizerChoice("adamw"))
     return made, process_time() - start
 
 

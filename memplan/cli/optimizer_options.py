@@ -11,7 +11,7 @@ import click
 from .parameter_types import Word
 
 if TYPE_CHECKING:
-    from ..updates.choice import Choice
+    from ..updates.choice import OptimizerChoice
 
 _FOLDER = Path(__file__).parents[1] / "updates" / "optimizers"
 
@@ -75,13 +75,13 @@ def optimizer_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def chosen(options: dict[str, Any]) -> Choice | None:
+def chosen(options: dict[str, Any]) -> OptimizerChoice | None:
     """Return the chosen optimizer, None without --optimizer. Other options without it are bad usage."""
-    from ..updates.choice import Choice
+    from ..updates.choice import OptimizerChoice
 
     given = {name: value for name, value in options.items() if value is not None}
     if "optimizer" in given:
-        return Choice(given.pop("optimizer"), **given)
+        return OptimizerChoice(given.pop("optimizer"), **given)
     if given:
         raise click.UsageError(f"--{min(given).replace('_', '-')} goes with --optimizer")
     return None

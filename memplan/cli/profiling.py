@@ -22,7 +22,7 @@ from .options import device_option
 from .printing.output import Output, Row
 
 if TYPE_CHECKING:
-    from ..updates.choice import Choice
+    from ..updates.choice import OptimizerChoice
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Measurement:
     device: str
     preset: Preset | None
     compiling: bool
-    optimizer: Choice | None
+    optimizer: OptimizerChoice | None
 
 
 def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -101,7 +101,9 @@ def make_graph(model: str, measurement: Measurement, output: Output) -> Graph:
     )
 
 
-def _measured(model: str, device: str, optimizer: Choice | None, output: Output, *, compiling: bool) -> Graph:
+def _measured(
+    model: str, device: str, optimizer: OptimizerChoice | None, output: Output, *, compiling: bool
+) -> Graph:
     from ..profiling.compare.cost import below_baseline
     from ..profiling.compare.verdict import warning
     from ..profiling.profile.profile import profile as measure
@@ -116,7 +118,7 @@ def _measured(model: str, device: str, optimizer: Choice | None, output: Output,
     return graph
 
 
-def _estimated(model: str, preset: Preset, optimizer: Choice | None, output: Output) -> Graph:
+def _estimated(model: str, preset: Preset, optimizer: OptimizerChoice | None, output: Output) -> Graph:
     from ..profiling.profile.estimate import estimate
 
     with model_code(model, "this machine"), output.progress("estimating") as progress:

@@ -14,7 +14,7 @@ from typing import cast
 from joblib import Parallel, delayed
 
 from ..solvers.workers.cluster import check_backend, connected
-from ..solvers.workers.worker import Kind, Message, Worker, WorkerCrashedError, WorkerFaultError
+from ..solvers.workers.worker import Message, MessageKind, Worker, WorkerCrashedError, WorkerFaultError
 from .trial import Ending
 from .trials import UNKNOWN, Bounds, Outcome, Place, Row, Trial, row
 
@@ -114,7 +114,7 @@ class _Running:
 
     def ended(self) -> bool:
         message = self.worker.hear(0.0)
-        if message is not None and message.kind == Kind.EVENT:  # STARTED: the clock runs from here on
+        if message is not None and message.kind == MessageKind.EVENT:  # STARTED: the clock runs from here on
             self.started = monotonic()
             self.end = self.started + self.allowed
         else:

@@ -44,7 +44,7 @@ from ..updates.state import OptimizerState
 from .inputs import Expected, OtherModeError, OtherValuesError, UsedValuesError
 
 
-class Outcome(NamedTuple):
+class IterationResult(NamedTuple):
     """Results of an iteration.
 
     loss: None if the iteration has none.
@@ -206,7 +206,7 @@ class PlannedStep:
             self.accumulate(outcome)
         return cast("Tensor", outcome.loss)
 
-    def iterate(self, inputs: Inputs) -> Outcome:
+    def iterate(self, inputs: Inputs) -> IterationResult:
         """Run an iteration as a call does, but leave the gradients to the caller: each on its parameter's
         device.
         """
@@ -224,13 +224,13 @@ class PlannedStep:
             gradients = {name: each.to(parameter.device) for (name, each), parameter in both}
         return outcome._replace(gradients=gradients)
 
-    def run_host_part(self, inputs: Inputs, outcome: Outcome) -> None:
+    def run_host_part(self, inputs: Inputs, outcome: IterationResult) -> None:
         """Run the code of the iteration, if it keeps or writes values, with those of this outcome."""
         if self.program.host_part is not None:
             with open_to_signals():
                 self.program.host_part.run(inputs, outcome.of_host_part)
 
-    def accumulate(self, outcome: Outcome) -> None:
+    def accumulate(self, outcome: IterationResult) -> None:
         """Add an iteration's gradients to the parameters' `.grad`."""
         for gradient, parameter in zip(outcome.gradients.values(), outcome.parameters, strict=True):
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
@@ -305,7 +305,7 @@ class PlannedStep:
             self._run = self._graphs or self._code.compile(**self._tools)
         return watch and watch.times()
 
-    def run(self, inputs: Inputs) -> Outcome:
+    def run(self, inputs: Inputs) -> IterationResult:
         """Run an iteration and return its results; `.grad` is left as it is."""
         given = self.check(inputs)
         tensors = self.check_unchanged()
@@ -354,8 +354,8 @@ class PlannedStep:
         with watched, as_traced(self.program.device), rooms, open_to_signals():
             yield
 
-    def _outcome(self, results: Sequence[Tensor]) -> Outcome:
-        """Sort an iteration's results into an Outcome.
+    def _outcome(self, results: Sequence[Tensor]) -> IterationResult:
+        """Sort an iteration's results into an IterationResult.
 
         results: in the program's order, in whichever memory the schedule has left them. Gradients of weights
             stay there; all others come to the device.
@@ -368,7 +368,7 @@ class PlannedStep:
         norm = None if self.program.norm is None else next(following).to(here)
         requested = {name: outputs.pop(name) for name in self.program.output.names}
         infinite = bool(next(following, False))
-        return Outcome(
+        return IterationResult(
             loss, gradients, requested, norm, infinite, input_gradients=of_inputs, of_host_part=outputs
         )
 

@@ -26,7 +26,7 @@ from ..runtime.run.changes import lasting, read_by_backward
 from ..runtime.run.cycle import Terms
 from ..torch_support.interrupts import deferred_signals
 from ..torch_support.torch_internals import version_of
-from .execute import Outcome, PlannedStep
+from .execute import IterationResult, PlannedStep
 from .inputs import OtherShapeError
 
 Halves = Generator[tuple[Tensor, ...], Sequence[Tensor | None], Sequence[Tensor]]
@@ -146,7 +146,7 @@ class PlannedPart(PlannedStep):
         read |= {f"output {name}".strip(): outputs[name] for name in self._read_outputs}
         return Begun(self, running, outputs, parameters, read, nodes)
 
-    def finish(self, begun: Begun, cotangents: Mapping[str, Tensor | None]) -> Outcome:
+    def finish(self, begun: Begun, cotangents: Mapping[str, Tensor | None]) -> IterationResult:
         """Run the second half, and return its gradients.
 
         cotangents: by output; None, or none, for an output that nothing follows from. What follows from no
@@ -171,7 +171,7 @@ class PlannedPart(PlannedStep):
         gradients = {name: gradient.to(named[name].device) for name, gradient in gradients.items()}
         return outcome._replace(gradients=gradients, input_gradients=of_inputs)
 
-    def run(self, inputs: Inputs, *, count: bool = False) -> Outcome:
+    def run(self, inputs: Inputs, *, count: bool = False) -> IterationResult:
         """Run both halves, with the cotangents of a comparison between them."""
         begun = self.begin(inputs)
         outputs = {name: begun.outputs[name] for name in self.differentiable}

@@ -35,7 +35,7 @@ _OTHER_AFTER_ONE = (
 )
 
 
-class Trial:
+class HostPartTrial:
     """Runs of the code whose changes are undone.
 
     Its tensors are those of a trace, its values made up.

@@ -52,7 +52,7 @@ from .forward_backward import ForwardBackward, Results
 from .functional import functional_graph
 from .generators import Generators, held_generators
 from .host_part import DecidingError, HostPart, Named
-from .host_part_trial import Trial
+from .host_part_trial import HostPartTrial
 from .in_a_row import another, refuse_what_moves
 from .layer_calls import LayerCalls, refuse_own_formulas
 from .layers import MARK, Mark
@@ -242,7 +242,7 @@ def _host_part(
         results: set[int] = set()
     else:
         try:
-            results = run.recorder.needed | Trial(part).explore(counters)
+            results = run.recorder.needed | HostPartTrial(part).explore(counters)
         except DecidingError as error:
             if not error.questions:
                 raise TraceError("the iteration's code does something else when it runs twice") from error

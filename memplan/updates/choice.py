@@ -19,7 +19,7 @@ from .catalogue import OPTIMIZERS
 
 
 @dataclass(frozen=True)
-class Choice:
+class OptimizerChoice:
     """A planned optimizer by name, with hyperparameters.
 
     name: of a file in `optimizers/`.
@@ -69,12 +69,12 @@ class Choice:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def choice_of(document: object) -> Choice:
+def choice_of(document: object) -> OptimizerChoice:
     """Read a choice from a graph's `source`. One without `fused` is older than the choice of it, and without
     fused kernels. Raises InputError, one line."""
     try:
         row = dict(mapping(document, "it"))
-        check_fields(row, ("name", "update"), tuple(field.name for field in fields(Choice)[2:]))
+        check_fields(row, ("name", "update"), tuple(field.name for field in fields(OptimizerChoice)[2:]))
         name, update, betas = row.pop("name"), row.pop("update"), row.pop("betas", None)
         switches = {"fused": bool(row.pop("fused", False))}
         switches |= {field: bool(row.pop(field)) for field in ("amsgrad", "nesterov") if field in row}
@@ -82,12 +82,12 @@ def choice_of(document: object) -> Choice:
             raise ValueError(f"no optimizer {name!r} that updates {update!r}")
         pair = None if betas is None else (float(betas[0]), float(betas[1]))
         numbers = {field: float(value) for field, value in row.items()}
-        return Choice(name, update, betas=pair, **numbers, **switches)
+        return OptimizerChoice(name, update, betas=pair, **numbers, **switches)
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"source.optimizer: {error}") from None
 
 
-def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
+def updated(iteration: Iteration, choice: OptimizerChoice | None) -> Iteration:
     """Return the iteration with the chosen updates of all parameters that require a gradient."""
     if choice is None:
         return iteration

@@ -15,7 +15,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.planner.sizing.ordinary_loop import ordinary_loop
 from memplan.profiling.profile.efficiency import efficiencies
 from memplan.profiling.profile.estimates import Estimates
-from memplan.updates.choice import Choice
+from memplan.updates.choice import OptimizerChoice
 from torch import nn
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -82,7 +82,7 @@ def test_a_row_s_seconds_are_the_simulators() -> None:
     row = {"card": "v100", "accumulation": 1}
     preset = find_preset(row["card"])
     estimates = Estimates(
-        ModelFile("m.py", "build", build), Choice("adamw", "after", fused=False), lambda _line: None
+        ModelFile("m.py", "build", build), OptimizerChoice("adamw", "after", fused=False), lambda _line: None
     )
     graph = ordinary_loop(estimates.graph(8, preset), estimates.foreach_copies)
     schedule = baseline_schedule(graph)

@@ -24,7 +24,7 @@ from memplan.model.file import ModelFile
 from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import Figures
 from memplan.planner.sizing.estimate_range import LOOSE
-from memplan.planner.sizing.sizing import Trial
+from memplan.planner.sizing.sizing import BatchTrial
 from memplan.profiling.profile.estimates import Estimates
 
 Plan = Callable[..., Result]
@@ -117,10 +117,10 @@ def test_the_largest_batch_is_the_last_whose_plain_peak_fits(plan: Plan) -> None
 def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
     """The largest that fits may be far slower: it moves or makes again what the others keep."""
 
-    def tried(batch: int, seconds: float | None) -> Trial:
+    def tried(batch: int, seconds: float | None) -> BatchTrial:
         figures = baseline(chain(2))
         there = None if seconds is None else replace(figures, time=seconds)
-        return Trial(batch, 100, 1, lambda: (figures, 0.0), figures=there)
+        return BatchTrial(batch, 100, 1, lambda: (figures, 0.0), figures=there)
 
     found = SizeResult(
         ANY, ROOM, [tried(1, 1.0), tried(2, 1.0), tried(4, 2.0), tried(8, 12.0), tried(16, None)]
@@ -308,8 +308,8 @@ def test_pinned_memory_that_forbids_a_batch_is_named(plan: Plan) -> None:
 
 
 def test_so_it_is_beside_a_batch_that_fits() -> None:
-    def trial(batch: int, figures: Figures | None) -> Trial:
-        return Trial(batch, 10, 1, lambda: (Figures(1.0, 20, 20, 0, 0), 0.0), figures=figures)
+    def trial(batch: int, figures: Figures | None) -> BatchTrial:
+        return BatchTrial(batch, 10, 1, lambda: (Figures(1.0, 20, 20, 0, 0), 0.0), figures=figures)
 
     fits, moves = Figures(1.0, 8, 8, 0, 0), Figures(2.0, 9, 9, 7, 0, 6, 5)
     found = SizeResult(ANY, ROOM, [trial(1, fits), trial(2, None)], pinning=trial(2, moves), pinned=4)

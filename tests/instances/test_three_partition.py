@@ -14,7 +14,15 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.instances.three_partition import ThreePartition, partition, solvable, unsolvable
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import (
+    Initial,
+    Schedule,
+    ScheduleStep,
+    compute,
+    delete,
+    offload,
+    prefetch,
+)
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Problem, Status
 from memplan.solvers.registry import run as registry
@@ -25,7 +33,7 @@ def schedule(case: ThreePartition, graph: Graph, groups: list[list[int]]) -> Sch
     m = case.count
     weight = {i: graph.tensor_index[f"w{i}"] for i in range(1, 5 * m + 1)}
     run = graph.operation_index
-    steps: list[Step] = [compute(run[f"F{i}"]) for i in range(1, 2 * m)]
+    steps: list[ScheduleStep] = [compute(run[f"F{i}"]) for i in range(1, 2 * m)]
     for j, group in enumerate(groups):
         steps += [prefetch(weight[i]) for i in group]
         steps += [offload(weight[2 * j + 1]), delete(weight[2 * j + 1])]

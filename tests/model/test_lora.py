@@ -16,7 +16,7 @@ from memplan.planner.baseline import baseline
 from memplan.profiling.profile.loops import adapted_layers, trained_elements
 from memplan.program.graph import Cost, graph_of
 from memplan.tracing.trace import trace
-from memplan.updates.choice import Choice, updated
+from memplan.updates.choice import OptimizerChoice, updated
 from torch import Tensor, nn
 
 WIDTH, LAYERS, VOCABULARY = 32, 2, 96
@@ -92,7 +92,7 @@ def test_an_iteration_takes_as_much_memory_as_with_peft(name: str) -> None:
     theirs: Any = get_peft_model(make(), LoraConfig(r=4, target_modules="all-linear", task_type=task))
     peaks, counts = [], []
     for module in (adapted, theirs):
-        program = trace(updated(Iteration(module.train(), inputs(name)), Choice("adamw")))
+        program = trace(updated(Iteration(module.train(), inputs(name)), OptimizerChoice("adamw")))
         graph = graph_of(program, [Cost(0.0)] * len(program.operations))
         peaks.append(baseline(graph).peak)
         counts.append(len(program.operations))
@@ -104,7 +104,7 @@ def test_the_counts_by_hand() -> None:
     """Of each layer of GPT-2: W to 3 W, W to W, W to 4 W, 4 W to W; per layer r (inputs + outputs)."""
     rank = 4
     per_layer = rank * WIDTH * ((1 + 3) + (1 + 1) + (1 + 4) + (4 + 1))
-    choice = Choice("sgd")  # has no states by which the trained weights could be told
+    choice = OptimizerChoice("sgd")  # has no states by which the trained weights could be told
     for wanted, layers, count in (
         (LowRank(rank), 4, per_layer),
         (LowRank(rank, ("c_attn",)), 1, rank * WIDTH * 4),

@@ -18,11 +18,11 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.schedule.schedule import Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import Schedule, ScheduleStep, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
 
 HOST, DISK = Memory.HOST, Memory.DISK
-Placed = tuple[int, int, Step]
+Placed = tuple[int, int, ScheduleStep]
 """Slot, place within it, step."""
 
 
@@ -93,9 +93,9 @@ def _choices(interval: OffloadInterval) -> Iterator[list[Placed]]:
                 yield leaves + written + [(read, 3, prefetch(x, HOST)), *comes]
 
 
-def _steps(graph: Graph, placed: list[Placed]) -> list[Step]:
+def _steps(graph: Graph, placed: list[Placed]) -> list[ScheduleStep]:
     """With deletes behind the last uses."""
-    steps: list[Step] = []
+    steps: list[ScheduleStep] = []
     for operation in range(len(graph.operations)):
         here = [one for one in placed if one[0] == operation]
         steps += [step for _slot, _place, step in sorted(here, key=lambda one: one[1])]

@@ -26,12 +26,20 @@ from exact_offload_turn import Life, Turn, least, seconds_of, sequences
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import (
+    Initial,
+    Schedule,
+    ScheduleStep,
+    compute,
+    delete,
+    offload,
+    prefetch,
+)
 from memplan.planner.simulator.simulate import simulate
 
 SAME = 1e-9
 Loads = tuple[float, float]
-Chain = tuple["Chain", Step] | None
+Chain = tuple["Chain", ScheduleStep] | None
 """Steps so far, the last outermost."""
 
 
@@ -455,7 +463,7 @@ class _Search:
         return self.count + 1
 
     def _judge(self, state: _State) -> None:
-        steps: list[Step] = []
+        steps: list[ScheduleStep] = []
         chain = state.steps
         while chain is not None:
             chain, step = chain

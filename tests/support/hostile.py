@@ -31,7 +31,7 @@ from memplan.runtime.codegen.host_calls import CpuOperation
 from memplan.runtime.run import over_plan, queues, streams
 from memplan.runtime.run.cycle import Terms
 from memplan.steps import execute
-from memplan.steps.execute import Outcome, PlannedStep
+from memplan.steps.execute import IterationResult, PlannedStep
 from memplan.tracing.trace import trace
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays
@@ -144,7 +144,7 @@ def train(case: Case, step: PlannedStep, device: SimulatedDevice, turns: int = T
     for turn in range(turns):
         outcome = _turn(case, step, turn)
         gradients = {name: _read(tensor, device) for name, tensor in outcome.gradients.items()}
-        outcomes.append(Outcome(_read(outcome.loss, device), gradients, {}))
+        outcomes.append(IterationResult(_read(outcome.loss, device), gradients, {}))
         del outcome  # results on the host are held by who has them
     step.restore_to_device()
     device.synchronize()

@@ -10,7 +10,7 @@ from memplan.graphs.machine import Machine, Memory
 from memplan.planner.schedule.schedule import (
     Initial,
     Schedule,
-    Step,
+    ScheduleStep,
     Verb,
     compute,
     delete,
@@ -62,8 +62,8 @@ def random_schedule(
 
 
 def spoil(
-    random: Random, graph: Graph, steps: list[Step], memories: Sequence[int] = tuple(Memory)
-) -> list[Step]:
+    random: Random, graph: Graph, steps: list[ScheduleStep], memories: Sequence[int] = tuple(Memory)
+) -> list[ScheduleStep]:
     """One to three random faults: a step left out, put in, moved or changed."""
     steps = list(steps)
     for _fault in range(random.randint(1, 3)):
@@ -83,7 +83,7 @@ def spoil(
     return steps
 
 
-def random_step(random: Random, graph: Graph, memories: Sequence[int]) -> Step:
+def random_step(random: Random, graph: Graph, memories: Sequence[int]) -> ScheduleStep:
     """Any step that can be written down, legal or not."""
     verb = random.choice(list(Verb))
     if verb == Verb.COMPUTE:
@@ -111,11 +111,11 @@ class _Grower:
         self.memories = self.walk.memories
         self.transfers = [(Verb.OFFLOAD, to) for to in self.memories[HOST:]]
         self.transfers += [(Verb.PREFETCH, to) for to in self.memories[:-1]]
-        self.steps: list[Step] = []
+        self.steps: list[ScheduleStep] = []
         self.restless = random.choice((0.1, 0.5, 0.9))
         self.careless = random.choice((0.0, 0.0, 0.0, 0.1))
 
-    def grow(self) -> list[Step]:
+    def grow(self) -> list[ScheduleStep]:
         waiting = list(range(len(self.graph.operations)))
         while waiting and len(self.steps) < self.most:
             for _step in range(self.random.randint(0, 4)):
@@ -133,7 +133,7 @@ class _Grower:
         self._bring_home()
         return self.steps
 
-    def _take(self, step: Step) -> bool:
+    def _take(self, step: ScheduleStep) -> bool:
         if self.walk.violations(step):
             return False
         self.walk.take(step)
@@ -151,7 +151,7 @@ class _Grower:
 
     def _misstep(self) -> None:
         """Put an illegal step in the list, where one is found: any broken rule as likely as another."""
-        faults: dict[str, list[Step]] = {}
+        faults: dict[str, list[ScheduleStep]] = {}
         for _attempt in range(40):
             step = random_step(self.random, self.graph, self.memories)
             for rule in self.walk.violations(step):
@@ -185,7 +185,7 @@ class _Grower:
         if depth <= 0 or len(self.steps) > self.most + 20:
             return False
         for verb, to in self.random.sample(self.transfers, len(self.transfers)):
-            if to == memory and self._take(Step(verb, x, to)):
+            if to == memory and self._take(ScheduleStep(verb, x, to)):
                 return True
         holders = [m for m in self.memories if self.walk.readable(x, m)]
         if holders and min(abs(m - memory) for m in holders) > 1:

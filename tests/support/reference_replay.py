@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Link, Machine, Memory, Peers
-from memplan.planner.schedule.schedule import Initial, Schedule, Step, Verb
+from memplan.planner.schedule.schedule import Initial, Schedule, ScheduleStep, Verb
 
 DEVICE, HOST = Memory.DEVICE, Memory.HOST
 PERSISTENT = {Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE}
@@ -179,7 +179,7 @@ class Walk:
         machine: Machine | None,
         budget: int | None,
         initial: Initial,
-        steps: Sequence[Step] = (),
+        steps: Sequence[ScheduleStep] = (),
     ) -> None:
         self.steps, self.index = steps, 0
         self.tensors = [graph.tensor(x) for x in range(len(graph.tensors))]
@@ -282,7 +282,7 @@ class Walk:
     def pinned_bytes(self) -> int:
         return sum(self.tensors[x].bytes for (x, _memory), copy in self.copies.items() if copy.pinned)
 
-    def crossing(self, step: Step, x: int) -> bool:
+    def crossing(self, step: ScheduleStep, x: int) -> bool:
         """Whether the step sends x over the link, or reads it over the link."""
         if x in self.spread:
             return False
@@ -301,7 +301,7 @@ class Walk:
         """Whether a copy of x that is on the host from step `first` on will cross before it is deleted."""
         steps = [*self.steps[first:], *(self.steps if self.tensors[x].kind in PERSISTENT else ())]
         for step in steps:
-            if step == Step(Verb.DELETE, x, HOST):
+            if step == ScheduleStep(Verb.DELETE, x, HOST):
                 return False
             if self.crossing(step, x):
                 return True
@@ -312,7 +312,7 @@ class Walk:
         crossed = False
         for step in self.steps:
             crossed = crossed or self.crossing(step, x)
-            if step == Step(Verb.DELETE, x, HOST):
+            if step == ScheduleStep(Verb.DELETE, x, HOST):
                 crossed = False
         return crossed
 
@@ -322,19 +322,19 @@ class Walk:
 
     # What a computation does
 
-    def mode(self, step: Step) -> Mode:
+    def mode(self, step: ScheduleStep) -> Mode:
         """The mode in which a compute step runs; its operation as the graph gives it is a mode, too."""
         operation = self.operations[step.target]
         if step.where == 0:
             return Mode("", operation.time, operation.workspace, operation.writes, launch=operation.launch)
         return operation.modes[step.where - 1]
 
-    def queue(self, step: Step) -> str:
+    def queue(self, step: ScheduleStep) -> str:
         if self.operations[step.target].on_comm:
             return "peers"
         return "cpu" if self.mode(step).on_host else "compute"
 
-    def inputs(self, step: Step) -> set[tuple[int, int]]:
+    def inputs(self, step: ScheduleStep) -> set[tuple[int, int]]:
         """The copies that a compute step reads, those that it changes included."""
         operation, mode = self.operations[step.target], self.mode(step)
         shares = self.spread if operation.phase == Phase.UPDATE else ()
@@ -343,12 +343,12 @@ class Walk:
             for x in operation.reads + operation.mutates
         }
 
-    def outputs(self, step: Step) -> list[tuple[int, int]]:
+    def outputs(self, step: ScheduleStep) -> list[tuple[int, int]]:
         """The copies that a compute step makes, or adds to."""
         mode = self.mode(step)
         return [(x, HOST if mode.on_host or x in mode.writes_host else DEVICE) for x in mode.writes]
 
-    def need_bytes(self, step: Step, memory: int) -> int:
+    def need_bytes(self, step: ScheduleStep, memory: int) -> int:
         """What a compute step allocates: workspace, outputs that are not there, outputs made again."""
         mode = self.mode(step)
         need = mode.workspace if memory == (HOST if mode.on_host else DEVICE) else 0
@@ -359,7 +359,7 @@ class Walk:
                 need += self.tensors[x].bytes
         return need
 
-    def new_pinned(self, step: Step) -> int:
+    def new_pinned(self, step: ScheduleStep) -> int:
         """What it allocates of pinned memory. What the device makes again in host memory goes there too."""
         mode, need = self.mode(step), 0
         for x, memory in self.outputs(step):
@@ -370,7 +370,7 @@ class Walk:
 
     # What a transfer does
 
-    def way(self, step: Step) -> Way:
+    def way(self, step: ScheduleStep) -> Way:
         """From the memory above the one named down to it, or from the one below up to it."""
         target = step.where
         if step.target in self.spread:
@@ -396,14 +396,14 @@ class Walk:
             rules.add("capacity")
         return rules
 
-    def violations(self, step: Step) -> set[str]:
+    def violations(self, step: ScheduleStep) -> set[str]:
         if step.verb == Verb.COMPUTE:
             return self._compute_violations(step)
         if step.verb == Verb.DELETE:
             return self._delete_violations(step.target, step.where)
         return self._transfer_violations(step)
 
-    def _compute_violations(self, step: Step) -> set[str]:
+    def _compute_violations(self, step: ScheduleStep) -> set[str]:
         rules: set[str] = set()
         o, operation = step.target, self.operations[step.target]
         if o in self.ran and (operation.mutates or not operation.recompute):
@@ -449,7 +449,7 @@ class Walk:
                 rules.add("delete-last-copy")
         return rules
 
-    def _transfer_violations(self, step: Step) -> set[str]:
+    def _transfer_violations(self, step: ScheduleStep) -> set[str]:
         rules: set[str] = set()
         source, target, link = self.way(step)
         if step.target in self.spread:
@@ -482,7 +482,7 @@ class Walk:
 
     # What a step does
 
-    def take(self, step: Step) -> tuple[float, float]:
+    def take(self, step: ScheduleStep) -> tuple[float, float]:
         """Take a step that breaks no rule. Returns its start and its end in seconds."""
         if self.collective and (step.verb != self.collective.verb or step.target not in self.spread):
             self.collective = None
@@ -494,7 +494,7 @@ class Walk:
             return 0.0, 0.0
         return self._transfer(step)
 
-    def _compute(self, step: Step) -> tuple[float, float]:
+    def _compute(self, step: ScheduleStep) -> tuple[float, float]:
         mode = self.mode(step)
         queue = self.queue(step)
         read = [self.copies[key] for key in self.inputs(step)]
@@ -544,10 +544,10 @@ class Walk:
         self.ran.add(step.target)
         return start, end
 
-    def _added_in_place(self, step: Step, x: int, memory: int) -> bool:
+    def _added_in_place(self, step: ScheduleStep, x: int, memory: int) -> bool:
         return self.present(x, memory) and step.target not in self.copies[x, memory].contributions
 
-    def _transfer(self, step: Step) -> tuple[float, float]:
+    def _transfer(self, step: ScheduleStep) -> tuple[float, float]:
         x = step.target
         source, target, link = self.way(step)
         assert link is not None

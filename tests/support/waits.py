@@ -19,7 +19,7 @@ from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import (
     Initial,
     Schedule,
-    Step,
+    ScheduleStep,
     Verb,
     compute,
     delete,
@@ -29,7 +29,7 @@ from memplan.planner.schedule.schedule import (
 from memplan.program.graph import Cost, graph_of
 from transfers import MACHINE, adamw
 
-_Build = Callable[[Graph, list[Step]], tuple[list[Step], Initial]]
+_Build = Callable[[Graph, list[ScheduleStep]], tuple[list[ScheduleStep], Initial]]
 HOST, DISK = Memory.HOST, Memory.DISK
 LAST_WEIGHT, ITS_STATES = 4, (38, 39)
 
@@ -62,30 +62,32 @@ def check_wait(name: str) -> None:
     check_case("blocks", optimizer, made, Lateness(0, wait.starved), turns=4)
 
 
-def _after(graph: Graph, steps: Iterable[Step], more: Mapping[str, list[Step]]) -> list[Step]:
+def _after(
+    graph: Graph, steps: Iterable[ScheduleStep], more: Mapping[str, list[ScheduleStep]]
+) -> list[ScheduleStep]:
     """Behind each run of an operation some more steps."""
     names = {graph.operation_index[name]: later for name, later in more.items()}
-    found: list[Step] = []
+    found: list[ScheduleStep] = []
     for step in steps:
         found += [step, *(names.get(step.target, ()) if step.verb == Verb.COMPUTE else ())]
     return found
 
 
-def _results_come_back(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+def _results_come_back(graph: Graph, steps: list[ScheduleStep]) -> tuple[list[ScheduleStep], Initial]:
     for name in ("loss", "5.weight.grad"):
         x = graph.tensor_index[name]
         steps += [offload(x), delete(x), prefetch(x), delete(x, HOST)]
     return steps, Initial()
 
 
-def _results_go_to_the_host(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+def _results_go_to_the_host(graph: Graph, steps: list[ScheduleStep]) -> tuple[list[ScheduleStep], Initial]:
     for name in ("loss", "5.weight.grad"):
         x = graph.tensor_index[name]
         steps += [offload(x), delete(x)]
     return steps, Initial()
 
 
-def _never_used(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+def _never_used(graph: Graph, steps: list[ScheduleStep]) -> tuple[list[ScheduleStep], Initial]:
     """A prefetch that nobody waits for, whose memory is free two turns later."""
     x = graph.tensor_index["4/tanh"]
     at = steps.index(delete(x))
@@ -100,12 +102,12 @@ def _never_used(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
     ], Initial()
 
 
-def _on_the_cpu(graph: Graph, steps: Iterable[Step], names: Iterable[str]) -> list[Step]:
+def _on_the_cpu(graph: Graph, steps: Iterable[ScheduleStep], names: Iterable[str]) -> list[ScheduleStep]:
     index = {graph.operation_index[name] for name in names}
     return [compute(s.target, 1) if s.verb == Verb.COMPUTE and s.target in index else s for s in steps]
 
 
-def _changed_while_read(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+def _changed_while_read(graph: Graph, steps: list[ScheduleStep]) -> tuple[list[ScheduleStep], Initial]:
     """A weight comes again for the backward part; its update on the CPU waits for nothing else."""
     x, gradient = LAST_WEIGHT, graph.tensor_index["5.weight.grad"]
     steps = _on_the_cpu(graph, _without(steps, delete(gradient)), ["5.weight/update"])
@@ -123,7 +125,9 @@ TO_THE_UPDATE = (
 )  # fmt: skip
 
 
-def _changed_while_read_in_the_turn_before(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+def _changed_while_read_in_the_turn_before(
+    graph: Graph, steps: list[ScheduleStep]
+) -> tuple[list[ScheduleStep], Initial]:
     """A weight comes back behind its update at the end of a turn. In the next one all that its update needs
     is made on the CPU; the device uses it once before that, for nothing."""
     x, there, made_by_it = LAST_WEIGHT, graph.tensor_index["4/tanh"], graph.tensor_index["5/mm"]
@@ -141,10 +145,10 @@ def _changed_while_read_in_the_turn_before(graph: Graph, steps: list[Step]) -> t
     return [*steps, prefetch(x)], Initial(host=frozenset(ITS_STATES), both=frozenset({x}))
 
 
-def _used_by_the_cpu(*later: Step, late: bool = False) -> _Build:
+def _used_by_the_cpu(*later: ScheduleStep, late: bool = False) -> _Build:
     """Room on the host that an update on the CPU still has, though its delete has passed; late: has not."""
 
-    def build(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+    def build(graph: Graph, steps: list[ScheduleStep]) -> tuple[list[ScheduleStep], Initial]:
         x, gradient = LAST_WEIGHT, graph.tensor_index["5.weight.grad"]
         gone = delete(gradient, HOST)
         steps = _on_the_cpu(graph, _without(steps, delete(gradient)), ["5.weight/update"])
@@ -159,7 +163,7 @@ def _used_by_the_cpu(*later: Step, late: bool = False) -> _Build:
     return build
 
 
-def _refreshed_while_read(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+def _refreshed_while_read(graph: Graph, steps: list[ScheduleStep]) -> tuple[list[ScheduleStep], Initial]:
     """The CPU reads a weight that the device has updated already, and copies to the host."""
     x, read, made = LAST_WEIGHT, graph.tensor_index["backward/mul_2"], graph.tensor_index["5/backward/mm_2"]
     more = {
@@ -170,14 +174,14 @@ def _refreshed_while_read(graph: Graph, steps: list[Step]) -> tuple[list[Step], 
     return steps, Initial(both=frozenset({x}))
 
 
-def _two_in_the_room_of_one(_graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+def _two_in_the_room_of_one(_graph: Graph, steps: list[ScheduleStep]) -> tuple[list[ScheduleStep], Initial]:
     """The host has room for 3.weight alone, which has not left it yet."""
     x = 2
     first = [prefetch(x), delete(x, HOST), offload(0), offload(1), delete(0, HOST), delete(1, HOST)]
     return [*first, *steps, offload(x), delete(x)], Initial(host=frozenset({x}))
 
 
-def _to_the_disk_at_once(_graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+def _to_the_disk_at_once(_graph: Graph, steps: list[ScheduleStep]) -> tuple[list[ScheduleStep], Initial]:
     """The first prefetch has the copy pinned: copies to other memory have ended when they return."""
     x = LAST_WEIGHT
     first = [offload(x, DISK), prefetch(x), delete(x), delete(x, HOST), prefetch(x, HOST), prefetch(x)]
@@ -185,7 +189,7 @@ def _to_the_disk_at_once(_graph: Graph, steps: list[Step]) -> tuple[list[Step], 
     return steps, Initial(host=frozenset({x}))
 
 
-def _without(steps: Iterable[Step], unwanted: Step) -> list[Step]:
+def _without(steps: Iterable[ScheduleStep], unwanted: ScheduleStep) -> list[ScheduleStep]:
     return [step for step in steps if step != unwanted]
 
 

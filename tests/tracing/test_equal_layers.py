@@ -18,7 +18,7 @@ from memplan.tracing import repeated
 from memplan.tracing import trace as trace_module
 from memplan.tracing.equal_layers import KEPT, EqualLayers
 from memplan.tracing.joint import joint_graph
-from memplan.updates.choice import Choice
+from memplan.updates.choice import OptimizerChoice
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -42,7 +42,7 @@ def traced(
         return made
 
     monkeypatch.setattr(repeated, "_verified", {})
-    choice = Choice("adamw", when)  # pyright: ignore[reportArgumentType]
+    choice = OptimizerChoice("adamw", when)  # pyright: ignore[reportArgumentType]
     first = trace_for(AMPERE, build, choice)  # verified by forward's calls, or by the whole trace
     with monkeypatch.context() as patch:
         patch.setattr(repeated, "with_all_layers", noted)
@@ -206,7 +206,7 @@ def test_forward_of_all_layers_shows_that_they_are_equal(
 
     monkeypatch.setattr(trace_module, "joint_graph", noted)
     monkeypatch.setattr(repeated, "_verified", {})
-    trace_for(AMPERE, partial(stack, 8, way), Choice("adamw"))
+    trace_for(AMPERE, partial(stack, 8, way), OptimizerChoice("adamw"))
     assert traced_layers.count(8) == whole
     assert traced_layers.count(KEPT) == 1
 

@@ -12,14 +12,14 @@ from memplan.profiling.profile.efficiency import efficiencies
 from memplan.profiling.profile.estimate import estimate_program
 from memplan.profiling.profile.roofline import Work, seconds
 from memplan.tracing.trace import trace
-from memplan.updates.choice import Choice, choice_of, updated
+from memplan.updates.choice import OptimizerChoice, choice_of, updated
 from not_none import not_none
 from torch import nn
 
 
 def test_a_fingerprint_covers_the_optimizer_but_not_its_rate():
     def fingerprint(**changes):
-        return trace(updated(seeded("perceptron"), Choice("adamw", **changes))).fingerprint
+        return trace(updated(seeded("perceptron"), OptimizerChoice("adamw", **changes))).fingerprint
 
     baseline = trace(seeded("perceptron")).fingerprint
     known = [
@@ -27,12 +27,12 @@ def test_a_fingerprint_covers_the_optimizer_but_not_its_rate():
         fingerprint(),
         fingerprint(weight_decay=0.0),
         fingerprint(betas=(0.9, 0.95)),
-        trace(updated(seeded("perceptron"), Choice("sgd"))).fingerprint,
-        trace(updated(seeded("perceptron"), Choice("sgd", momentum=0.9))).fingerprint,
+        trace(updated(seeded("perceptron"), OptimizerChoice("sgd"))).fingerprint,
+        trace(updated(seeded("perceptron"), OptimizerChoice("sgd", momentum=0.9))).fingerprint,
         fingerprint(amsgrad=True),
         fingerprint(fused=False),
-        trace(updated(seeded("perceptron"), Choice("adam"))).fingerprint,
-        trace(updated(seeded("perceptron"), Choice("lion"))).fingerprint,
+        trace(updated(seeded("perceptron"), OptimizerChoice("adam"))).fingerprint,
+        trace(updated(seeded("perceptron"), OptimizerChoice("lion"))).fingerprint,
     ]
     assert len(set(known)) == len(known)
     assert fingerprint(lr=0.5) == fingerprint() == fingerprint(weight_decay=0.01)
@@ -50,16 +50,18 @@ def test_estimated_updates_take_the_machines_speed():
         (cost,) = (c for o, c in zip(program.operations, costs, strict=True) if o.phase == Phase.UPDATE)
         return cost
 
-    adamw = update(Choice("adamw", fused=False), Speeds(2e9, 1e9, 7e9, 7e9))
+    adamw = update(OptimizerChoice("adamw", fused=False), Speeds(2e9, 1e9, 7e9, 7e9))
     assert adamw[:4] == pytest.approx((4e6 / 2e9 + efficiencies().kernel, 4_000_000, 4e6 / 1e9, 4_000_000))
-    fused = update(Choice("adamw"), Speeds(2e9, 1e9))
+    fused = update(OptimizerChoice("adamw"), Speeds(2e9, 1e9))
     assert fused[:4] == pytest.approx((7 / 20 * 4e6 / 2e9 + efficiencies().kernel, 0, 7 / 20 * 4e6 / 1e9, 0))
-    fused = update(Choice("adam"), Speeds(2e9, 1e9, 8e9, 5e9))
+    fused = update(OptimizerChoice("adam"), Speeds(2e9, 1e9, 8e9, 5e9))
     assert fused[:4] == pytest.approx((4e6 / 8e9 + efficiencies().kernel, 0, 4e6 / 5e9, 0))
-    sgd = update(Choice("sgd"), Speeds(2e9, None))
+    sgd = update(OptimizerChoice("sgd"), Speeds(2e9, None))
     assert sgd[:3] == (pytest.approx(3 / 20 * 4e6 / 2e9 + efficiencies().kernel), 0, None)
     passed = Work(0, 7 * 4_000_000, "")
-    assert update(Choice("adamw"), None).seconds == pytest.approx(seconds(passed, find_gpu("rtx3060")))
+    assert update(OptimizerChoice("adamw"), None).seconds == pytest.approx(
+        seconds(passed, find_gpu("rtx3060"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,17 +81,17 @@ def test_other_optimizers_are_refused(make, line):
 @pytest.mark.parametrize(
     ("choice", "line"),
     [
-        (Choice("muon"), "unknown optimizer 'muon': known are adam, adamw, lion, sgd"),
-        (Choice("adamw", momentum=0.9), "adamw has no momentum"),
-        (Choice("sgd", eps=1e-8), "sgd has no eps"),
-        (Choice("adam", nesterov=True), "adam has no nesterov"),
-        (Choice("lion", eps=1e-8), "lion has no eps"),
-        (Choice("lion", betas=(0.9, 1.5)), "lion: .*not all are in range"),
-        (Choice("sgd", lr=-1.0), "sgd: Invalid learning rate"),
-        (Choice("adamw", lr=float("inf")), "adamw: a number is not finite"),
-        (Choice("adamw", betas=(0.9, 1.5)), "adamw: Invalid beta"),
+        (OptimizerChoice("muon"), "unknown optimizer 'muon': known are adam, adamw, lion, sgd"),
+        (OptimizerChoice("adamw", momentum=0.9), "adamw has no momentum"),
+        (OptimizerChoice("sgd", eps=1e-8), "sgd has no eps"),
+        (OptimizerChoice("adam", nesterov=True), "adam has no nesterov"),
+        (OptimizerChoice("lion", eps=1e-8), "lion has no eps"),
+        (OptimizerChoice("lion", betas=(0.9, 1.5)), "lion: .*not all are in range"),
+        (OptimizerChoice("sgd", lr=-1.0), "sgd: Invalid learning rate"),
+        (OptimizerChoice("adamw", lr=float("inf")), "adamw: a number is not finite"),
+        (OptimizerChoice("adamw", betas=(0.9, 1.5)), "adamw: Invalid beta"),
     ],
-    ids=lambda value: value.name if isinstance(value, Choice) else "",
+    ids=lambda value: value.name if isinstance(value, OptimizerChoice) else "",
 )
 def test_choices_that_no_optimizer_takes(choice, line):
     with pytest.raises(InputError, match=line) as refused:
@@ -98,7 +100,7 @@ def test_choices_that_no_optimizer_takes(choice, line):
 
 
 def test_a_choice_survives_its_document():
-    choice = Choice("adam", "after", lr=0.1, betas=(0.8, 0.9), amsgrad=True)
+    choice = OptimizerChoice("adam", "after", lr=0.1, betas=(0.8, 0.9), amsgrad=True)
     assert choice_of({**choice.document(), "betas": [0.8, 0.9]}) == choice
     assert not choice_of({"name": "adam", "update": "after"}).fused  # as it was before there was a choice
 
@@ -119,9 +121,14 @@ class Twisted(nn.Module):
 )
 def test_weights_that_fused_kernels_do_not_take_are_updated_without(weight):
     iteration = Iteration(Twisted(weight), (torch.randn(3, 4),))
-    assert not_none(updated(iteration, Choice("adamw")).updates).optimizer.param_groups[0]["foreach"] is False
+    assert (
+        not_none(updated(iteration, OptimizerChoice("adamw")).updates).optimizer.param_groups[0]["foreach"]
+        is False
+    )
     turned = Iteration(Twisted(torch.randn(4, 3).t()), (torch.randn(3, 4),))
-    assert not_none(updated(turned, Choice("adamw")).updates).optimizer.param_groups[0]["fused"] is True
+    assert (
+        not_none(updated(turned, OptimizerChoice("adamw")).updates).optimizer.param_groups[0]["fused"] is True
+    )
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def open_subject(
     from ...model.variant import Variant
     from ...profiling.profile.estimates import Estimates
     from ...profiling.profile.kept_traces import KeptTraces
-    from ...updates.choice import Choice
+    from ...updates.choice import OptimizerChoice
 
     _refuse_other_names(model)
     what = None
@@ -88,7 +88,7 @@ def open_subject(
         with nullcontext() if kept is None else kept.watching():
             file = load_model_file(model)
     file = file._replace(variant=variant)
-    choice = None if optimizer == "none" else Choice(optimizer, update)
+    choice = None if optimizer == "none" else OptimizerChoice(optimizer, update)
     return Subject(file.name, what, optimizer, Estimates(file, choice, report, kept), loop)
 
 

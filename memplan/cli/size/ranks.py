@@ -22,7 +22,15 @@ from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import figures_of
 from ...planner.sizing.estimate_range import Span, memory_span
 from ...planner.sizing.ranking import replays_of
-from ...planner.sizing.sizing import Known, Trial, given_batches, largest_batch, minimum_of, tightened, trial
+from ...planner.sizing.sizing import (
+    BatchTrial,
+    Known,
+    given_batches,
+    largest_batch,
+    minimum_of,
+    tightened,
+    trial,
+)
 from ...solvers.offloading.joint.compiling import load
 from ...solvers.offloading.sharded.fsdp import built_policies, policy_schedules
 from ...solvers.problem import Options, Problem
@@ -55,7 +63,7 @@ class PolicyFigures(NamedTuple):
 class RankBatch:
     """A batch of each rank. plan: within the GPU's memory. policies: FSDP2's, the fastest that fit first."""
 
-    plan: Trial
+    plan: BatchTrial
     policies: tuple[PolicyFigures, ...]
 
     @property
@@ -194,7 +202,7 @@ class RanksSearch:
 
     # ── plans ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _attempt(self, batch: int) -> Trial:
+    def _attempt(self, batch: int) -> BatchTrial:
         """Try a batch by what is known, FSDP2's policies among it, or else by a short search."""
         self._start_from_policies(batch)
 
@@ -204,7 +212,7 @@ class RanksSearch:
 
         return trial(self._graph(batch), self._machine, batch, self.room.planned, solve)
 
-    def _solved(self, batch: int, ask: Question, budget: int) -> Trial:
+    def _solved(self, batch: int, ask: Question, budget: int) -> BatchTrial:
         """Ask the solver, from the fastest known schedule on, unless that is as fast as any can be."""
 
         def solve(graph: Graph, budget: int) -> Schedule | None:
@@ -241,7 +249,7 @@ class RanksSearch:
         found.hasty = {batch for batch in found.hasty if self._promised(batch) > rate}
         return [one for one in found.batches if one.batch in found.hasty]
 
-    def _improve(self, found: RanksResult, one: RankBatch, ask: Question) -> Trial:
+    def _improve(self, found: RanksResult, one: RankBatch, ask: Question) -> BatchTrial:
         better = self._solved(one.batch, ask, self.room.planned)
         found.batches[found.batches.index(one)] = RankBatch(better, one.policies)
         return better
@@ -252,7 +260,7 @@ class RanksSearch:
         """
         return batch / time_bound(self._graph(batch)) / (1 + NEAR)
 
-    def _span(self, one: Trial) -> Span:
+    def _span(self, one: BatchTrial) -> Span:
         loop, within = self.loops.planned(one.batch), tightened(self._graph(one.batch), self._machine, one)
         if (within.seconds or 0.0) <= (one.seconds or 0.0):  # it takes all that there is, and needs less
             one = within

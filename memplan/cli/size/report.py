@@ -13,7 +13,7 @@ from ...planner.bounds import offloads
 from ...planner.budget import spelled
 from ...planner.sizing.breakdown import KINDS, Breakdown
 from ...planner.sizing.estimate_range import time_span
-from ...planner.sizing.sizing import Trial
+from ...planner.sizing.sizing import BatchTrial
 from ..printing.figures import signed
 from ..printing.output import Row, labelled, table
 from .alternatives import NextSteps
@@ -35,7 +35,7 @@ from .tables import (
 from .words import gpu_title, number, short_sizes, with_article
 
 
-def trial_document(one: Trial, constant: int, found: SizeResult | None = None) -> dict[str, Any]:
+def trial_document(one: BatchTrial, constant: int, found: SizeResult | None = None) -> dict[str, Any]:
     """Return a trial for JSON.
 
     constant: bytes that libraries keep outside the plan.
@@ -72,7 +72,7 @@ def trial_document(one: Trial, constant: int, found: SizeResult | None = None) -
 def document_of(found: SizeResult, subject: Subject) -> dict[str, Any]:
     constant = found.room.constant
 
-    def document(one: Trial | None) -> dict[str, Any] | None:
+    def document(one: BatchTrial | None) -> dict[str, Any] | None:
         return one and trial_document(one, constant, found)
 
     return {
@@ -255,7 +255,7 @@ def _summary(found: SizeResult) -> Iterator[Row]:
         yield "pinned memory", line
 
 
-def _speed(one: Trial, found: SizeResult) -> str:
+def _speed(one: BatchTrial, found: SizeResult) -> str:
     assert one.figures is not None
     most = " at most" if one is found.least or one.batch in found.hasty else ""
     overhead = signed(one.overhead or 0.0)

@@ -21,9 +21,9 @@ from ...planner.sizing.breakdown import Breakdown, breakdown
 from ...planner.sizing.estimate_range import Span
 from ...planner.sizing.sizing import (
     TOLERANCE,
+    BatchTrial,
     Known,
     Solve,
-    Trial,
     Unanswered,
     UnansweredError,
     given_batches,
@@ -189,10 +189,10 @@ class SizeResult:
 
     preset: Preset
     room: Room
-    trials: list[Trial] = field(default_factory=list[Trial])
-    least: Trial | None = None
+    trials: list[BatchTrial] = field(default_factory=list[BatchTrial])
+    least: BatchTrial | None = None
     interrupted: bool = False
-    pinning: Trial | None = None
+    pinning: BatchTrial | None = None
     pinned: int | None = None
     spans: Spans = field(default_factory=Spans)
     hasty: set[int] = field(default_factory=set[int])
@@ -204,34 +204,34 @@ class SizeResult:
     next_steps: NextSteps | None = None
 
     @property
-    def largest(self) -> Trial | None:
+    def largest(self) -> BatchTrial | None:
         return max(self.fitting, key=lambda one: one.batch, default=None)
 
     @property
-    def unplanned(self) -> Trial | None:
+    def unplanned(self) -> BatchTrial | None:
         there = (one for one in self.fitting if one.batch in self.as_it_is)
         return max(there, key=lambda one: one.batch, default=None)
 
     @property
-    def fastest(self) -> Trial | None:
+    def fastest(self) -> BatchTrial | None:
         """The batch to train with: that of most samples per second, the smallest of equals."""
         rates = {one.batch: one.samples_per_second or 0.0 for one in self.trials}
         return max(self.fitting, key=lambda one: (rates[one.batch], -one.batch), default=None)
 
     @property
-    def nearly_fastest(self) -> Trial | None:
+    def nearly_fastest(self) -> BatchTrial | None:
         """The smallest batch with at least NEARLY of the most samples per second; it may be the fastest."""
         most = max((one.samples_per_second or 0.0 for one in self.fitting), default=0.0)
         near = (one for one in self.fitting if (one.samples_per_second or 0.0) >= NEARLY * most)
         return min(near, key=lambda one: one.batch, default=None)
 
-    def samples_per_price(self, one: Trial) -> float | None:
+    def samples_per_price(self, one: BatchTrial) -> float | None:
         """Return the samples of a batch for one unit of the price's currency, None without a price."""
         rate = one.samples_per_second
         return None if self.price is None or rate is None else samples_per_price(rate, self.price)
 
     @property
-    def fitting(self) -> list[Trial]:
+    def fitting(self) -> list[BatchTrial]:
         return [one for one in self.trials if one.figures]
 
     @property
@@ -332,12 +332,12 @@ class BatchSearch:
         if not self.brief and not self._one_update:
             self._least(found, first)
 
-    def _tried(self, batches: list[int] | None, first: int) -> Iterator[Trial]:
+    def _tried(self, batches: list[int] | None, first: int) -> Iterator[BatchTrial]:
         if batches:
             one_by_one = partial(self._attempt, ask=self.ask.quick) if self._one_update else self._thorough
             yield from given_batches(one_by_one, (batch for batch in batches if batch >= first))
             return
-        tried = list[Trial]()
+        tried = list[BatchTrial]()
         self._reach(first)
         for one in largest_batch(lambda batch: self._attempt(batch, self.ask.quick), first):
             yield one
@@ -364,21 +364,21 @@ class BatchSearch:
             if self._by_minimum(batch).baseline_fits or self._attempt(batch, self.ask.quick).figures:
                 return
 
-    def _by_minimum(self, batch: int) -> Trial:
+    def _by_minimum(self, batch: int) -> BatchTrial:
         """Return a trial that counts as fitting if the minimum memory does."""
         graph, budget = self._graph(batch), self.room.planned
         asked = unsolved(graph, self.ask.any_size, batch, budget)
         return asked if asked.proven_infeasible else replace(asked, schedule=baseline_schedule(graph))
 
-    def _attempt(self, batch: int, ask: Question) -> Trial:
+    def _attempt(self, batch: int, ask: Question) -> BatchTrial:
         solve: Solve = self.known.before(ask.any_size, ask)
         return trial(self._graph(batch), ask.any_size, batch, self.room.planned, solve)
 
-    def _thorough(self, batch: int) -> Trial:
+    def _thorough(self, batch: int) -> BatchTrial:
         """Try a batch with all the solver's time, unless it needs no plan."""
         return self._solved(batch, self.ask)
 
-    def _solved(self, batch: int, ask: Question) -> Trial:
+    def _solved(self, batch: int, ask: Question) -> BatchTrial:
         """Ask the solver for a batch, even if another batch's schedule fits, unless it needs no plan."""
         solve = self.known.alongside(self.ask.any_size, ask)
         baseline_figures = self.known.before(self.ask.any_size, solve)
@@ -414,14 +414,14 @@ class BatchSearch:
         """Return whether a batch fits in the loop that people have: backward's thread has a workspace too."""
         return baseline(self.loops.ordinary(batch).graph).peak <= self.room.planned - self.room.constant
 
-    def _span(self, one: Trial, found: SizeResult) -> Span:
+    def _span(self, one: BatchTrial, found: SizeResult) -> Span:
         assert one.schedule is not None
         if one.batch in found.as_it_is:
             return self.loops.unplanned_span(one.batch, self.room.constant)
         loop, machine = self.loops.planned(one.batch), self.ask.any_size
         return planned_span(loop, one.schedule, one.budget, machine, self.room.constant, one.replay)
 
-    def _parts(self, one: Trial, found: SizeResult) -> Breakdown:
+    def _parts(self, one: BatchTrial, found: SizeResult) -> Breakdown:
         assert one.schedule is not None
         graph, schedule, budget = self._graph(one.batch), one.schedule, one.budget
         if one.batch in found.as_it_is:

@@ -8,7 +8,7 @@ from ...comparison.tables import Table
 from ...graphs.units import duration, format_bytes
 from ...planner.sizing.breakdown import KINDS, Breakdown, MemoryShare
 from ...planner.sizing.estimate_range import Span, time_span
-from ...planner.sizing.sizing import Trial
+from ...planner.sizing.sizing import BatchTrial
 from ...report.size import Bar, Section
 from ..printing.figures import signed
 from .alternatives import Alternative, NextSteps
@@ -42,7 +42,7 @@ def batch_table(found: SizeResult) -> Cells:
     return heads, [_batch(one, found, pinned=pinned) for one in sorted(found.trials, key=lambda t: t.batch)]
 
 
-def _batch(one: Trial, found: SizeResult, *, pinned: bool) -> list[str]:
+def _batch(one: BatchTrial, found: SizeResult, *, pinned: bool) -> list[str]:
     times = f" x {one.steps:,}" if one.steps > 1 else ""
     first = [f"{one.batch:,}{times}", format_bytes(one.baseline_figures.peak)]
     figures = one.figures
@@ -57,14 +57,14 @@ def _batch(one: Trial, found: SizeResult, *, pinned: bool) -> list[str]:
     return [*first, *needs, *map(format_bytes, below), *speed, verdict(one, found)]
 
 
-def batch_words(one: Trial) -> str:
+def batch_words(one: BatchTrial) -> str:
     """Return 'batch 8', or 'batch 64 as 8 micro-batches of 8'."""
     if one.steps == 1:
         return f"batch {one.batch:,}"
     return f"batch {one.samples:,} as {one.steps:,} micro-batches of {one.batch:,}"
 
 
-def verdict(one: Trial, found: SizeResult) -> str:
+def verdict(one: BatchTrial, found: SizeResult) -> str:
     """Describe in words whether a batch fits."""
     if one.figures is None and one.unanswered is not None:
         return f"no plan found: {one.unanswered.reason}"
@@ -130,7 +130,7 @@ def cheapest(found: list[SizeResult]) -> SizeResult | None:
 
 
 def _gpu(found: SizeResult, *, priced: bool) -> list[str]:
-    def batch(one: Trial | None) -> str:
+    def batch(one: BatchTrial | None) -> str:
         return "-" if one is None else f"{one.batch:,}{f' x {one.steps:,}' if one.steps > 1 else ''}"
 
     first = [
@@ -179,7 +179,7 @@ def _share(part: float, whole: float) -> str:
     return f"{part / whole if whole else 0.0:.0%}"
 
 
-def rate(one: Trial) -> str:
+def rate(one: BatchTrial) -> str:
     found = one.samples_per_second or 0.0
     return f"{found:,.3g}" if found < 1000 else f"{found:,.0f}"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ...torch_support.raw import Missing, is_a, module_of
 from ...torch_support.reach import Path, is_of_python, is_of_user_class
 from ...torch_support.unsupported import TraceError
-from .contents import Kind, content, is_plain
+from .contents import Content, content, is_plain
 from .reads import Fetch, Node, Read, dict_of, short, spell
 
 
@@ -48,7 +48,7 @@ class Carried(NamedTuple):
         None for an object of a library, whose caches may go on.
         """
         now = self.read.fetch(self.node.thing, self.read.key)
-        kind = type(self.node.thing if is_a(now, Kind) else now)
+        kind = type(self.node.thing if is_a(now, Content) else now)
         known = is_of_python(kind) or is_of_user_class(kind) or is_plain(now) or issubclass(kind, Tensor)
         return content(now) if known or module_of(kind) in ("numpy", Missing.__module__) else None
 
@@ -100,10 +100,10 @@ def of_settled(thing: Any, key: Settled) -> Any:
 
 def form(of: Any) -> Any:
     """Return a content without the values of tensors."""
-    if not is_a(of, Kind):
+    if not is_a(of, Content):
         return of
     kind, parts = of
-    return Kind((kind, parts[:3] if kind is Tensor else tuple(map(form, parts))))
+    return Content((kind, parts[:3] if kind is Tensor else tuple(map(form, parts))))
 
 
 def refusal(path: Path, value: Any, now: Any, place: str) -> str:

@@ -113,7 +113,7 @@ class _Alive:
         return f"a {name_of(type(self._there()))}"
 
 
-class Kind(tuple[Any, ...]):
+class Content(tuple[Any, ...]):
     """Content of an object as (type, parts)."""
 
     __slots__ = ()
@@ -146,7 +146,7 @@ _ENDS_OF = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
 
 def is_itself(found: Any, thing: object) -> bool:
     """Tell whether nothing is known of a thing but its identity, by its content."""
-    if type(found) is Kind and len(found[1]) == 1:
+    if type(found) is Content and len(found[1]) == 1:
         found = found[1][0]
     return type(found) is Itself and found.thing is thing
 
@@ -185,13 +185,13 @@ def content(
     if is_a(thing, SCALARS):
         value = plain_value(thing)
         if is_a(value, float | complex | np.inexact) and value != value:
-            return Kind((type(thing), ("nan",)))
-        return value if is_one_of(type(thing), (str, bytes)) else Kind((type(thing), (value,)))
+            return Content((type(thing), ("nan",)))
+        return value if is_one_of(type(thing), (str, bytes)) else Content((type(thing), (value,)))
     if is_a(thing, Tensor):
         return tensor_content(thing)
     if is_a(thing, np.ndarray) and not thing.dtype.hasobject:
         data = thing.tobytes() if thing.nbytes <= LARGEST else Itself(thing)
-        return Kind((np.ndarray, (thing.dtype, thing.shape, data)))
+        return Content((np.ndarray, (thing.dtype, thing.shape, data)))
     if is_a(thing, _ENDS) or depth > DEEPEST or id(thing) in around:
         return Itself(thing)
     if not (libraries or is_of_user_class(type(thing)) or is_of_python(type(thing))):
@@ -205,11 +205,11 @@ def content(
         for each in parts
     ]
     if is_a(thing, set | frozenset):
-        return Kind((type(thing), frozenset(inner)))
+        return Content((type(thing), frozenset(inner)))
     if is_a(thing, dict):
         pairs = tuple(zip(inner[::2], inner[1::2], strict=True))
-        return Kind((type(thing), pairs))
-    return Kind((type(thing), tuple(inner)))
+        return Content((type(thing), pairs))
+    return Content((type(thing), tuple(inner)))
 
 
 def tensor_content(tensor: Tensor) -> Any:
@@ -218,15 +218,15 @@ def tensor_content(tensor: Tensor) -> Any:
     For a fake one, which a traced iteration has left, it is the form: it has no values.
     """
     if is_a(tensor, FakeTensor):
-        return Kind((Tensor, (tensor.dtype, tuple(tensor.shape), tensor.device)))
+        return Content((Tensor, (tensor.dtype, tuple(tensor.shape), tensor.device)))
     if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
         return Itself(tensor)
     form = (tensor.dtype, tuple(tensor.shape), tensor.device)
     if tensor.nbytes > LARGEST_TENSOR:
-        return Kind((Tensor, (*form, tensor.data_ptr(), version_of(tensor))))
+        return Content((Tensor, (*form, tensor.data_ptr(), version_of(tensor))))
     with no_dispatch_modes(), no_function_modes():
         values = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
-        return Kind((Tensor, (*form, values.contiguous().view(torch.uint8).numpy().tobytes())))
+        return Content((Tensor, (*form, values.contiguous().view(torch.uint8).numpy().tobytes())))
 
 
 def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:

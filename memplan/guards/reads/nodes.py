@@ -26,7 +26,7 @@ from ...torch_support.reach import LONGEST, Path, container_of, is_of_user, is_o
 from ...torch_support.torch_internals import FakeTensor, in_backward
 from ...torch_support.unsupported import at_line
 from .carried import Carried, Counter, StateError, refusal
-from .contents import LARGEST, Kind, content, is_plain
+from .contents import LARGEST, Content, content, is_plain
 from .placeholders import Holder, OfBatch, Placeholders
 from .predicates import SKIPPED, is_number, is_users_function, of_code, of_its_bases, of_type, replaces
 from .reader import users_place
@@ -229,7 +229,7 @@ class Nodes(ABC):
             # the trace means the input, so that an iteration must find that of its own batch there
             self.stand_ins.batch.holders[path] = Holder(fetch, node.thing, key, name)
             return
-        made = None if is_a(value, Kind) else self._node_of(value, path)
+        made = None if is_a(value, Content) else self._node_of(value, path)
         node.reads[fetch, key] = Read(fetch, key, value, made, users_place(at_line), in_backward())
         if is_a(value, np.ndarray | bytearray | memoryview) or is_number(value):
             self.read_whole(value)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ...torch_support.raw import MISSING, Missing, class_entry, is_a, name_of
 from ...torch_support.reach import Path, is_of_user_class, simple_text, spelled
 from ...torch_support.torch_internals import module_structure
-from .contents import SCALARS, Kind, content, is_plain, plain_value
+from .contents import SCALARS, Content, content, is_plain, plain_value
 
 Fetch = Callable[[Any, Any], Any]
 
@@ -196,7 +196,7 @@ def same(now: Any, value: Any) -> bool:
         return bool(now == value or (now != now and value != value))
     if is_a(now, MethodType):
         return now.__self__ is value.__self__ and now.__func__ is value.__func__
-    return is_a(now, Kind) and now == value
+    return is_a(now, Content) and now == value
 
 
 # ── how reads are made ──────────────────────────────────────────────────────────────────────────────
@@ -339,7 +339,7 @@ def short(value: Any) -> str:
     """Write a value in one line: an array or a text may have many."""
     shown = content(value) if is_a(value, Tensor | np.ndarray) else value
     try:
-        text = repr(shown) if is_a(shown, Kind) else _SHORT.repr(shown)
+        text = repr(shown) if is_a(shown, Content) else _SHORT.repr(shown)
     except Exception:  # a `__repr__` of the user's
         text = f"a {name_of(type(shown))}"
     text = " ".join(text.split()).replace("FakeTensor", "Tensor")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graphs.machine import MOST_MEMORIES, Hierarchy, Link, Memory
-from ..schedule.schedule import Step, delete, offload, prefetch
+from ..schedule.schedule import ScheduleStep, delete, offload, prefetch
 from .copies_over_time import Copies, Interval
 from .lifetimes import Lifetime, count_moments, position_of
 from .residency import Residency, derive_all_copies, slot_before_use
@@ -192,7 +192,7 @@ def _moves(
     leave = StepKind.SCATTER if lifetime.spread else StepKind.OFFLOAD
     left = StepKind.DELETE_SCATTERED if lifetime.spread else StepKind.DELETE
 
-    def row(moment: int, kind: int, order: int, step: Step) -> tuple[int, ...]:
+    def row(moment: int, kind: int, order: int, step: ScheduleStep) -> tuple[int, ...]:
         return position_of(moment), kind, order, *step
 
     for memory, here in enumerate(copies):

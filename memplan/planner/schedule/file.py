@@ -16,7 +16,7 @@ from ...graphs.files.machine import machine_from_document, machine_to_document
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ..device_memory import DeviceMemory
-from .schedule import DEFAULT_MODE, Initial, Schedule, Step, Verb
+from .schedule import DEFAULT_MODE, Initial, Schedule, ScheduleStep, Verb
 
 FORMAT = "plan-schedule/1"
 SHARDED_FORMAT = "plan-schedule/2"
@@ -196,8 +196,8 @@ def _targets(verb: Verb, names: tuple[str, ...]) -> tuple[str, ...]:
     return {Verb.DELETE: names, Verb.OFFLOAD: names[1:], Verb.PREFETCH: names[:-1]}[verb]
 
 
-def _steps(rows: list[Any], graph: Graph, names: tuple[str, ...]) -> list[Step]:
-    steps: list[Step] = []
+def _steps(rows: list[Any], graph: Graph, names: tuple[str, ...]) -> list[ScheduleStep]:
+    steps: list[ScheduleStep] = []
     for position, row in enumerate(rows):
         try:
             steps.append(_step(row, graph, names))
@@ -206,7 +206,7 @@ def _steps(rows: list[Any], graph: Graph, names: tuple[str, ...]) -> list[Step]:
     return steps
 
 
-def _step(row: Any, graph: Graph, names: tuple[str, ...]) -> Step:
+def _step(row: Any, graph: Graph, names: tuple[str, ...]) -> ScheduleStep:
     parts = sequence(row, "a step")
     if not 2 <= len(parts) <= 3 or not all(isinstance(part, str) for part in parts):
         raise ValueError("a step is a verb, a name and at most one more word")
@@ -222,17 +222,17 @@ def _step(row: Any, graph: Graph, names: tuple[str, ...]) -> Step:
         raise ValueError(f"the graph has no {what} {parts[1]!r}")
     target = index[parts[1]]
     if verb == Verb.COMPUTE:
-        return Step(verb, target, DEFAULT_MODE if len(parts) == 2 else _mode(graph, target, parts[2]))
+        return ScheduleStep(verb, target, DEFAULT_MODE if len(parts) == 2 else _mode(graph, target, parts[2]))
     if len(parts) == 2:
-        return Step(verb, target, _DEFAULT[verb])
+        return ScheduleStep(verb, target, _DEFAULT[verb])
     if target in graph.tensors.spread and verb == Verb.DELETE and parts[2] == _PEERS:
-        return Step(verb, target, Memory.PEERS)
+        return ScheduleStep(verb, target, Memory.PEERS)
     if parts[2] not in (allowed := _targets(verb, names)):
         raise ValueError(f"{parts[0]} has no memory {parts[2]!r}: one of {', '.join(allowed)}")
-    return Step(verb, target, names.index(parts[2]))
+    return ScheduleStep(verb, target, names.index(parts[2]))
 
 
-def _sharded_step(parts: list[Any], graph: Graph) -> Step:
+def _sharded_step(parts: list[Any], graph: Graph) -> ScheduleStep:
     """Parse a gather or a scatter."""
     x = graph.tensor_index.get(parts[1])
     if x is None:
@@ -242,7 +242,7 @@ def _sharded_step(parts: list[Any], graph: Graph) -> Step:
     if x not in graph.tensors.spread:
         raise ValueError(f"{parts[0]}: {parts[1]} is not spread over the ranks")
     verb = _SHARDED_VERBS[parts[0]]
-    return Step(verb, x, _DEFAULT[verb])
+    return ScheduleStep(verb, x, _DEFAULT[verb])
 
 
 def _mode(graph: Graph, operation: int, name: str) -> int:
@@ -252,7 +252,7 @@ def _mode(graph: Graph, operation: int, name: str) -> int:
     return modes.index(name) + 1
 
 
-def _step_row(step: Step, graph: Graph, names: tuple[str, ...]) -> list[str]:
+def _step_row(step: ScheduleStep, graph: Graph, names: tuple[str, ...]) -> list[str]:
     verb, target, where = step
     if verb == Verb.COMPUTE:
         row = [verb.word, graph.operations.name[target]]

@@ -27,7 +27,7 @@ class Verb(IntEnum):
         return self.name.lower()
 
 
-class Step(NamedTuple):
+class ScheduleStep(NamedTuple):
     """One step.
 
     target: the operation's index for COMPUTE, else the tensor's.
@@ -41,20 +41,20 @@ class Step(NamedTuple):
     where: int
 
 
-def compute(operation: int, mode: int = DEFAULT_MODE) -> Step:
-    return Step(Verb.COMPUTE, operation, mode)
+def compute(operation: int, mode: int = DEFAULT_MODE) -> ScheduleStep:
+    return ScheduleStep(Verb.COMPUTE, operation, mode)
 
 
-def delete(tensor: int, memory: int = Memory.DEVICE) -> Step:
-    return Step(Verb.DELETE, tensor, memory)
+def delete(tensor: int, memory: int = Memory.DEVICE) -> ScheduleStep:
+    return ScheduleStep(Verb.DELETE, tensor, memory)
 
 
-def offload(tensor: int, to: int = Memory.HOST) -> Step:
-    return Step(Verb.OFFLOAD, tensor, to)
+def offload(tensor: int, to: int = Memory.HOST) -> ScheduleStep:
+    return ScheduleStep(Verb.OFFLOAD, tensor, to)
 
 
-def prefetch(tensor: int, to: int = Memory.DEVICE) -> Step:
-    return Step(Verb.PREFETCH, tensor, to)
+def prefetch(tensor: int, to: int = Memory.DEVICE) -> ScheduleStep:
+    return ScheduleStep(Verb.PREFETCH, tensor, to)
 
 
 @dataclass(frozen=True, init=False)
@@ -129,7 +129,7 @@ class Schedule:
     initial: Initial = Initial()
 
     @staticmethod
-    def of(steps: Iterable[Step], initial: Initial | None = None) -> Schedule:
+    def of(steps: Iterable[ScheduleStep], initial: Initial | None = None) -> Schedule:
         table = np.array(list(steps), np.int32).reshape(-1, 3)
         return Schedule(
             table[:, 0].astype(np.uint8),
@@ -156,5 +156,5 @@ class Schedule:
         """Yield the steps as bare integers, which loops over many read fastest."""
         return zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=True)
 
-    def __iter__(self) -> Iterator[Step]:
-        return (Step(Verb(verb), target, where) for verb, target, where in self.rows())
+    def __iter__(self) -> Iterator[ScheduleStep]:
+        return (ScheduleStep(Verb(verb), target, where) for verb, target, where in self.rows())

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from ...graphs.graph import Graph
-from .schedule import DEFAULT_MODE, Schedule, Step, Verb, compute, delete
+from .schedule import DEFAULT_MODE, Schedule, ScheduleStep, Verb, compute, delete
 
 Run = tuple[int, int]
 """An operation's index and its variant (DEFAULT_MODE, or k for its k-th mode)."""
@@ -35,7 +35,7 @@ def schedule_of(graph: Graph, runs: Sequence[Run]) -> Schedule:
     """Return the pruned sequence as a schedule on the device alone, each tensor deleted as early as
     possible."""
     resident: list[bool] = graph.resident.tolist()
-    steps: list[Step] = []
+    steps: list[ScheduleStep] = []
     for (operation, mode), dead in _needed(graph, runs):
         steps.append(compute(operation, mode))
         steps.extend(delete(tensor) for tensor in dead if not resident[tensor])

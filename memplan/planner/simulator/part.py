@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ..errors import InvalidScheduleError
-from ..schedule.schedule import Schedule, Step, Verb
+from ..schedule.schedule import Schedule, ScheduleStep, Verb
 from .clock import source_of, transfer_queue
 from .simulate import simulate
 
@@ -78,7 +78,7 @@ def _without_needless(graph: Graph, schedule: Schedule) -> Schedule:
     return Schedule.of((step for n, step in enumerate(steps) if n not in dropped), schedule.initial)
 
 
-def _events(graph: Graph, number: int, step: Step) -> Iterator[tuple[int, _Event]]:
+def _events(graph: Graph, number: int, step: ScheduleStep) -> Iterator[tuple[int, _Event]]:
     verb, target, where = step
     if verb == Verb.COMPUTE:
         mode = graph.operations.modes[target][where - 1] if where else None

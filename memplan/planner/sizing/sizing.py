@@ -70,7 +70,7 @@ class UnansweredError(MemplanError):
 
 
 @dataclass(frozen=True)
-class Trial:
+class BatchTrial:
     """A batch within a budget, solved or not.
 
     budget: bytes. min_memory: minimum memory of the batch, in bytes, for all schedules.
@@ -209,7 +209,7 @@ class Known:
         return answer
 
 
-def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> Trial:
+def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> BatchTrial:
     """Solve for a batch within a budget.
 
     The solver is not called if the budget is below the minimum memory.
@@ -225,14 +225,14 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
     return found
 
 
-def unsolved(graph: Graph, machine: Machine, batch: int, budget: int) -> Trial:
+def unsolved(graph: Graph, machine: Machine, batch: int, budget: int) -> BatchTrial:
     """Return a batch within a budget as it is before a solver is called."""
 
     @cache
     def figures() -> tuple[Figures, float]:
         return baseline(graph), earlier_seconds(graph, baseline_schedule(graph), None, Machine())
 
-    return Trial(batch, budget, minimum_of(graph, machine), figures, steps=steps_of(graph))
+    return BatchTrial(batch, budget, minimum_of(graph, machine), figures, steps=steps_of(graph))
 
 
 def minimum_of(graph: Graph, machine: Machine) -> int:
@@ -249,8 +249,8 @@ def minimum_of(graph: Graph, machine: Machine) -> int:
 
 
 def smallest_budget(
-    graph: Graph, machine: Machine, first: Trial, solve: Solve, tolerance: float = TOLERANCE
-) -> Iterator[Trial]:
+    graph: Graph, machine: Machine, first: BatchTrial, solve: Solve, tolerance: float = TOLERANCE
+) -> Iterator[BatchTrial]:
     """Yield better and better trials, down to nearly the smallest budget for which the solver finds a
     schedule.
 
@@ -271,8 +271,8 @@ def smallest_budget(
 
 
 def largest_batch(
-    attempt: Callable[[int], Trial], start: int = 1, tolerance: float = TOLERANCE
-) -> Iterator[Trial]:
+    attempt: Callable[[int], BatchTrial], start: int = 1, tolerance: float = TOLERANCE
+) -> Iterator[BatchTrial]:
     """Yield every batch that is tried: from `start` doubled while they fit, then by bisection.
 
     Bisection is between the last batch that fits and the first that does not, until none is left or they are
@@ -291,7 +291,7 @@ def largest_batch(
             return
 
 
-def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> Iterator[Trial]:
+def given_batches(attempt: Callable[[int], BatchTrial], batches: Iterable[int]) -> Iterator[BatchTrial]:
     """Yield the trials of these batches, growing, until one is proven infeasible: a larger one takes no
     less."""
     for batch in sorted(set(batches)):
@@ -301,13 +301,13 @@ def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> It
             return
 
 
-def tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
+def tightened(graph: Graph, machine: Machine, found: BatchTrial) -> BatchTrial:
     """Return the same schedule within the smallest budget for which it is valid."""
     assert found.figures is not None
     return _within(graph, machine, found.figures.least_budget, found)
 
 
-def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
+def _within(graph: Graph, machine: Machine, budget: int, found: BatchTrial) -> BatchTrial:
     assert found.schedule is not None
     known = _holds_baseline_figures(graph, machine) and found.schedule is baseline_schedule(graph)
     if known and baseline(graph).peak <= budget:

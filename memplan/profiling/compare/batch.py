@@ -19,7 +19,7 @@ from ...guards.unchanged import Before, unchanged
 from ...model.accumulated import SUM, accumulated
 from ...model.iteration import Iteration
 from ...runtime.run.recovery import noted_as_undone
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from .batch_of_update import Place, place_of, places, put_sums, take_sums, without_passing_states
 from .comparison import ITERATIONS, difference, everything, left_by
 from .cost import EagerCost
@@ -43,8 +43,8 @@ class BatchComparison:
         iteration: Iteration,
         step: PlannedStep,
         cost: EagerCost,
-        run: Callable[[], Outcome],
-    ) -> Outcome | None:
+        run: Callable[[], IterationResult],
+    ) -> IterationResult | None:
         """Run an iteration by the plan, and compare it with eager's on the same inputs.
 
         cost: measures eager's.
@@ -95,7 +95,7 @@ class BatchComparison:
         return {name: tensor.to("cpu") for name, tensor in made.items()}
 
 
-def train_eagerly(iteration: Iteration, step: PlannedStep) -> Outcome:
+def train_eagerly(iteration: Iteration, step: PlannedStep) -> IterationResult:
     """Run an iteration of eager PyTorch for good, and return what the plan's would have returned."""
     updates = iteration.updates
     if updates is None or not iteration.accumulates:

@@ -17,7 +17,7 @@ from ...model.accumulated import SUM, accumulated
 from ...model.iteration import Iteration, Scaled, scale_of, unscaled
 from ...program.program import Program
 from ...runtime.run.recovery import noted_as_undone
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from ...tracing.trace_context import compiling, without_checkpoints
 from .batch_of_update import take_sums
 from .cost import Cost, EagerCost
@@ -222,7 +222,7 @@ def between(iteration: Iteration, one: Sequence[PlannedStep], other: Sequence[Pl
 
 def _planned(
     iteration: Iteration, step: PlannedStep, iterations: Sequence[PlannedStep]
-) -> tuple[dict[str, Tensor], list[Outcome], set[str]]:
+) -> tuple[dict[str, Tensor], list[IterationResult], set[str]]:
     """Run planned iterations, then undo them.
 
     Returns all that they make or change, by name, the outcome of each, and the names of what updates change.
@@ -252,7 +252,7 @@ def _eager(
     """
     sums: dict[str, Tensor] = {}
     firsts: dict[Tensor, Tensor] = {}
-    outcomes: list[Outcome] = []
+    outcomes: list[IterationResult] = []
     since: PythonState | None = None
     with _alone(iteration, step) as before:
         for last in updating:
@@ -365,7 +365,7 @@ def difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> Co
     return Comparison(None, 0.0, len(eager))
 
 
-def left_by(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
+def left_by(iteration: Iteration, program: Program, eager: IterationResult) -> IterationResult:
     """Return the outcome without the gradients that updates use up: eager keeps them until the next
     `zero_grad`.
     """
@@ -375,7 +375,7 @@ def left_by(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
 
 
 def everything(
-    iteration: Iteration, program: Program, outcomes: list[Outcome], changed: Sequence[str] = ()
+    iteration: Iteration, program: Program, outcomes: list[IterationResult], changed: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """Collect all that iterations make or change: losses, outputs, gradients, buffers, weights, states.
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ...model.iteration import Iteration, Updates, differentiated, forward, scale_of
 from ...program.handover import example_cotangents, ordered
-from ...steps.execute import Outcome
+from ...steps.execute import IterationResult
 from ...torch_support.below_autograd import without_autocast
 from ...torch_support.torch_internals import uncompiled
 from ...tracing.joint import residents
@@ -37,7 +37,7 @@ def run_eager(
     *,
     last: bool = True,
     on_host: Collection[str] = (),
-) -> Outcome:
+) -> IterationResult:
     """Run one iteration of a training loop of eager PyTorch, or its forward alone if it does not train.
 
     It is `loss.backward()`; then, if the iteration has updates, `clip_grad_norm_` if it clips, and
@@ -92,7 +92,7 @@ def run_eager(
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
     loss = loss if loss is None else loss.detach()
-    return Outcome(loss, gradients, outputs, norm, infinite, input_gradients=of_inputs)
+    return IterationResult(loss, gradients, outputs, norm, infinite, input_gradients=of_inputs)
 
 
 def _backward(outputs: Mapping[str, Tensor]) -> None:

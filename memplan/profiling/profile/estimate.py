@@ -32,7 +32,7 @@ from ...program.graph import Cost, graph_of, with_costs
 from ...program.program import Call, Program, values_read
 from ...torch_support.unsupported import is_value_dependent
 from ...tracing.trace import trace
-from ...updates.choice import Choice, updated
+from ...updates.choice import OptimizerChoice, updated
 from ...updates.optimizers.adamw import ADAMW, ADAMW_FUSED
 from ...updates.rules import effort, is_fused
 from ...updates.updates import updates_weights
@@ -57,7 +57,7 @@ def estimate_source(gpu: Gpu, works: Iterable[Work]) -> dict[str, Any]:
 
 
 def estimate(
-    model: str, gpu: str | Preset, progress: Progress | None = None, optimizer: Choice | None = None
+    model: str, gpu: str | Preset, progress: Progress | None = None, optimizer: OptimizerChoice | None = None
 ) -> Graph:
     """Estimate the graph of the iteration that a model file, `path[:entry]`, builds; its machine is the
     GPU's preset.
@@ -77,7 +77,7 @@ def estimate_file(
     preset: Preset,
     progress: Progress | None = None,
     batch: int | None = None,
-    optimizer: Choice | None = None,
+    optimizer: OptimizerChoice | None = None,
 ) -> Graph:
     """Estimate the graph of a model file, as `estimate` does.
 
@@ -87,13 +87,13 @@ def estimate_file(
     return graph_from_demands(file, preset, program, demands_of(program, progress), optimizer)
 
 
-def traced(file: ModelFile, batch: int | None, optimizer: Choice | None, gpu: Gpu) -> Program:
+def traced(file: ModelFile, batch: int | None, optimizer: OptimizerChoice | None, gpu: Gpu) -> Program:
     """Trace the program that a GPU runs, of a model that is built without memory for it."""
     return trace_for(Capability(*gpu.capability), partial(file.build, batch), optimizer)
 
 
 def trace_for(
-    capability: Capability, build: Callable[[], Iteration], optimizer: Choice | None = None
+    capability: Capability, build: Callable[[], Iteration], optimizer: OptimizerChoice | None = None
 ) -> Program:
     """Trace the program that a GPU of this capability runs.
 
@@ -112,7 +112,11 @@ def trace_for(
 
 
 def graph_from_demands(
-    file: ModelFile, preset: Preset, program: Program, demands: Sequence[Demand], optimizer: Choice | None
+    file: ModelFile,
+    preset: Preset,
+    program: Program,
+    demands: Sequence[Demand],
+    optimizer: OptimizerChoice | None,
 ) -> Graph:
     source = {
         "model": file.path,

@@ -15,7 +15,7 @@ from ...graphs.machines.presets import Preset
 from ...model.file import ModelFile
 from ...program.program import Program
 from ...updates.catalogue import OPTIMIZERS
-from ...updates.choice import Choice
+from ...updates.choice import OptimizerChoice
 from .estimate import Demand, demands_of, estimate_source, graph_from_demands, graph_on, traced
 from .family import Family
 from .kept_traces import KeptTraces
@@ -53,7 +53,7 @@ class Estimates:
     def __init__(
         self,
         file: ModelFile,
-        optimizer: Choice | None,
+        optimizer: OptimizerChoice | None,
         report: Callable[[str], None],
         kept: KeptTraces | None = None,
     ) -> None:

@@ -24,7 +24,7 @@ from ...model.iteration import on_device
 from ...program.graph import Cost, graph_of
 from ...program.program import Operation, Program
 from ...tracing.output_layouts import residents, trace_real_layouts
-from ...updates.choice import Choice, updated
+from ...updates.choice import OptimizerChoice, updated
 from ..compare.accuracy import accuracy
 from ..compare.verdict import verdict
 from ..fusion.choice import COMPILED, chosen
@@ -36,7 +36,7 @@ def profile(
     model: str,
     device: str = "cpu",
     progress: Progress | None = None,
-    optimizer: Choice | None = None,
+    optimizer: OptimizerChoice | None = None,
     *,
     compiling: bool = False,
 ) -> Graph:

@@ -25,7 +25,7 @@ from typing import Any
 from ...graphs.arrays import Floats
 from ..workers.worker import Ending, Pool, WorkerCrashedError, WorkerFaultError
 from .model import Program
-from .result import BackendError, Outcome, Progress, Result, Settings, bound_below
+from .result import BackendError, MilpStatus, Progress, Result, Settings, bound_below
 
 SOLVE = "memplan.solvers.milp.highs_worker:solve"
 RELAX = "memplan.solvers.milp.highs_worker:relax"
@@ -59,8 +59,8 @@ def solve(
     if ending.answered:
         found: Result = ending.value
         return replace(found, bound=bound_below(program, found.bound), interrupted=ending.interrupted)
-    outcome = Outcome.UNKNOWN if incumbent is None else Outcome.FEASIBLE
-    return Result(outcome, None, bound_below(program, best.bound), incumbent, ending.interrupted)
+    status = MilpStatus.UNKNOWN if incumbent is None else MilpStatus.FEASIBLE
+    return Result(status, None, bound_below(program, best.bound), incumbent, ending.interrupted)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from ...graphs.arrays import Floats
 from ..workers.serve import Call
 from .highs import Relaxation
 from .model import Program
-from .result import BackendError, Outcome, Progress, Result, Settings
+from .result import BackendError, MilpStatus, Progress, Result, Settings
 from .write import lp_of
 
 
@@ -99,21 +99,21 @@ def _result(program: Program, highs: highspy.Highs, halted: bool) -> Result:
     statuses = highspy.HighsModelStatus
     nodes = None if info.mip_node_count < 0 else info.mip_node_count
     if status == statuses.kInfeasible:
-        return Result(Outcome.INFEASIBLE, None, inf, None, nodes=nodes)
+        return Result(MilpStatus.INFEASIBLE, None, inf, None, nodes=nodes)
     if status == statuses.kModelEmpty:
-        return Result(Outcome.OPTIMAL, program.offset, program.offset, np.zeros(0), nodes=nodes)
+        return Result(MilpStatus.OPTIMAL, program.offset, program.offset, np.zeros(0), nodes=nodes)
     if halted and status == statuses.kUnknown:
-        return Result(Outcome.UNKNOWN, None, -inf, None, nodes=nodes)
+        return Result(MilpStatus.UNKNOWN, None, -inf, None, nodes=nodes)
     if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kInterrupt):
         raise BackendError(f"highs gave up: {highs.modelStatusToString(status).lower()}")
     optimal = status == statuses.kOptimal
     mixed = bool(program.integer.any())
     bound = info.mip_dual_bound if mixed else info.objective_function_value if optimal else -inf
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return Result(Outcome.UNKNOWN, None, bound, None, nodes=nodes)
+        return Result(MilpStatus.UNKNOWN, None, bound, None, nodes=nodes)
     x = np.array(highs.getSolution().col_value, np.float64)
-    outcome = Outcome.OPTIMAL if optimal and not halted else Outcome.FEASIBLE
-    return Result(outcome, info.objective_function_value, bound, x, nodes=nodes)
+    found = MilpStatus.OPTIMAL if optimal and not halted else MilpStatus.FEASIBLE
+    return Result(found, info.objective_function_value, bound, x, nodes=nodes)
 
 
 def relax(call: Call, program: Program, presolve: bool, stopped: bool) -> Relaxation:

@@ -19,7 +19,7 @@ import pulp
 from ...graphs.errors import InputError, MissingPackageError
 from ..workers.serve import Call
 from .model import Program
-from .result import BackendError, Outcome, Result, Settings, bound_below
+from .result import BackendError, MilpStatus, Result, Settings, bound_below
 
 _GUROBI = "GUROBI"
 """PuLP's name of Gurobi through gurobipy."""
@@ -54,13 +54,13 @@ def solve(
         if solver.name == _GUROBI:
             raise _gurobi_fault(error, program) from None
         raise
-    outcome, bound = _standing(problem, solver.name, settings.gap)
+    status, bound = _standing(problem, solver.name, settings.gap)
     bound = bound_below(program, bound)
-    if outcome not in (Outcome.OPTIMAL, Outcome.FEASIBLE):
-        return Result(outcome, None, bound + program.offset, None)
+    if status not in (MilpStatus.OPTIMAL, MilpStatus.FEASIBLE):
+        return Result(status, None, bound + program.offset, None)
     at_rest = np.clip(0.0, program.lower, program.upper).tolist()
     x = [rest if v.varValue is None else v.varValue for v, rest in zip(variables, at_rest, strict=True)]
-    return Result(outcome, None, bound + program.offset, np.array(x, np.float64))
+    return Result(status, None, bound + program.offset, np.array(x, np.float64))
 
 
 def _solver(settings: Settings, time_limit: float | None, tolerance: float, has_start: bool) -> Any:
@@ -103,21 +103,21 @@ def _add_rows(problem: Any, variables: list[Any], program: Program) -> None:
                 problem += pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, rhs=limit)
 
 
-def _standing(problem: Any, name: str, gap: float) -> tuple[Outcome, float]:
+def _standing(problem: Any, name: str, gap: float) -> tuple[MilpStatus, float]:
     """Return what the backend claims, and its bound without the program's offset."""
     if name == _GUROBI:
         model = problem.solverModel
         bound = max(model.ObjBound, -inf)
         if model.SolCount:
-            return (Outcome.OPTIMAL if model.Status == 2 else Outcome.FEASIBLE), bound
-        return (Outcome.INFEASIBLE if model.Status in (3, 4) else Outcome.UNKNOWN), bound
+            return (MilpStatus.OPTIMAL if model.Status == 2 else MilpStatus.FEASIBLE), bound
+        return (MilpStatus.INFEASIBLE if model.Status in (3, 4) else MilpStatus.UNKNOWN), bound
     if problem.status == pulp.LpStatusInfeasible:
-        return Outcome.INFEASIBLE, inf
+        return MilpStatus.INFEASIBLE, inf
     if problem.sol_status == pulp.LpSolutionOptimal:
         objective = pulp.value(problem.objective) or 0.0
-        return Outcome.OPTIMAL, objective - gap * abs(objective)
+        return MilpStatus.OPTIMAL, objective - gap * abs(objective)
     found = problem.sol_status == pulp.LpSolutionIntegerFeasible
-    return (Outcome.FEASIBLE if found else Outcome.UNKNOWN), -inf
+    return (MilpStatus.FEASIBLE if found else MilpStatus.UNKNOWN), -inf
 
 
 def _gurobi_fault(error: Exception, program: Program) -> BackendError:

@@ -59,7 +59,7 @@ class Settings(SolverSettings):
         return Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
 
 
-class Outcome(Enum):
+class MilpStatus(Enum):
     OPTIMAL = "optimal"
     """proven within the requested gap"""
     FEASIBLE = "feasible"
@@ -79,7 +79,7 @@ class Result:
     nodes: of the search tree, None if the backend does not report them.
     """
 
-    outcome: Outcome
+    status: MilpStatus
     objective: float | None
     bound: float
     x: Floats | None

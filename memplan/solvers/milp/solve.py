@@ -16,7 +16,7 @@ from time import monotonic
 from ..workers.worker import Worker, WorkerCrashedError, WorkerFaultError
 from . import highs
 from .model import Program
-from .result import BackendError, Outcome, Progress, Result, Settings, checked
+from .result import BackendError, MilpStatus, Progress, Result, Settings, checked
 from .scaling import scaled
 from .write import write
 
@@ -73,5 +73,5 @@ def _solve_with_pulp(
     if ending.answered:
         return ending.value
     if ending.interrupted:
-        return Result(Outcome.UNKNOWN, None, -inf, None, interrupted=True)
+        return Result(MilpStatus.UNKNOWN, None, -inf, None, interrupted=True)
     raise BackendError(f"{settings.backend} does not stop: its limit of {time_limit:g} s is long over")

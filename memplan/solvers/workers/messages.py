@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 from ...graphs.errors import MemplanError
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kind of a message. The first two go to the worker, the others come from it."""
 
     CALL = 0
@@ -30,12 +30,12 @@ class Message(NamedTuple):
     """A message about the call of this number. value: pickled apart from it, so that a thread can pass on
     what only the receiver can read."""
 
-    kind: Kind
+    kind: MessageKind
     number: int
     value: bytes
 
     @staticmethod
-    def of(kind: Kind, number: int, value: object = None) -> Message:
+    def of(kind: MessageKind, number: int, value: object = None) -> Message:
         """Pickle a message's value."""
         return Message(kind, number, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 

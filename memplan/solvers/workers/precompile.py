@@ -15,7 +15,7 @@ from time import sleep
 from joblib import cpu_count
 
 from ...graphs.compiled import code_folder
-from .messages import Kind
+from .messages import MessageKind
 from .serve import Call, resolve
 from .worker import Worker
 
@@ -59,7 +59,7 @@ def precompile(codes: Iterable[Code], report: Callable[[str], None], enough: Cal
 
 def _is_done(worker: Worker) -> bool:
     message = worker.hear(0.0)
-    return message is not None and message.kind != Kind.EVENT
+    return message is not None and message.kind != MessageKind.EVENT
 
 
 def compile_all(call: Call, functions: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from time import sleep
 from types import FrameType
 from typing import IO, Any
 
-from .messages import Kind, Message, portable, receive, send
+from .messages import Message, MessageKind, portable, receive, send
 from .process import end_group, end_with
 
 _INSIST_SECONDS = 0.5
@@ -45,7 +45,7 @@ class Call:
 
         This waits for nothing: a thread does the writing, so that a search goes on while the program is busy.
         """
-        self._outgoing.put(Message.of(Kind.EVENT, self.number, event))
+        self._outgoing.put(Message.of(MessageKind.EVENT, self.number, event))
 
     def on_stop(self, action: Callable[[], object] | None) -> None:
         """Have `action` called, in another thread, when the result is requested: at once if it is already.
@@ -119,7 +119,7 @@ class _Server:
 
     def _read(self) -> None:
         while (message := receive(self._incoming)) is not None:
-            if message.kind == Kind.CALL:
+            if message.kind == MessageKind.CALL:
                 call = self._calls[message.number] = Call(message.number, self._outgoing)
                 self.waiting.put((call, message))
             elif message.number in self._calls:  # else it has answered meanwhile
@@ -137,9 +137,9 @@ class _Server:
         """Run the function of a call and send what it returns or raises."""
         try:
             function, arguments = message.read()
-            answer = Message.of(Kind.RETURN, call.number, resolve(function)(call, *arguments))
+            answer = Message.of(MessageKind.RETURN, call.number, resolve(function)(call, *arguments))
         except (Exception, KeyboardInterrupt) as error:
-            answer = Message.of(Kind.RAISE, call.number, portable(error))
+            answer = Message.of(MessageKind.RAISE, call.number, portable(error))
         self._calls.pop(call.number, None)
         self._outgoing.put(answer)
 

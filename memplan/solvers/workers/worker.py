@@ -19,9 +19,9 @@ from typing import IO, Any
 from ...graphs.errors import MemplanError
 from ...graphs.folders.scratch import Scratch
 from . import process
-from .messages import Kind, Message, WorkerFaultError, receive, send
+from .messages import Message, MessageKind, WorkerFaultError, receive, send
 
-__all__ = ["Ending", "Kind", "Message", "Pool", "Worker", "WorkerCrashedError", "WorkerFaultError"]
+__all__ = ["Ending", "Message", "MessageKind", "Pool", "Worker", "WorkerCrashedError", "WorkerFaultError"]
 
 _LOOK_SECONDS = 0.05
 """Seconds between a wait's looks at the clock and at `cancelled`."""
@@ -81,11 +81,11 @@ class Worker:
         """
         self.number += 1
         self.ready = False
-        self._send(Message.of(Kind.CALL, self.number, (function, arguments)))
+        self._send(Message.of(MessageKind.CALL, self.number, (function, arguments)))
 
     def stop(self) -> None:
         """Ask the call under way for its result so far."""
-        self._send(Message.of(Kind.STOP, self.number))
+        self._send(Message.of(MessageKind.STOP, self.number))
 
     def _send(self, message: Message) -> None:
         """Send a message. Nothing happens if the process is gone: `hear` says so."""
@@ -98,7 +98,7 @@ class Worker:
             message = self._heard.get(timeout=seconds) if seconds > 0 else self._heard.get_nowait()
         except Empty:
             return None
-        self.ready = self.ready or message.kind in (Kind.RETURN, Kind.RAISE)
+        self.ready = self.ready or message.kind in (MessageKind.RETURN, MessageKind.RAISE)
         return message
 
     def result(self, message: Message) -> Any:
@@ -106,9 +106,9 @@ class Worker:
 
         message: the last one of a call. Raises WorkerCrashedError if the process ended before.
         """
-        if message.kind == Kind.ENDED:
+        if message.kind == MessageKind.ENDED:
             raise WorkerCrashedError(process.last_words(self.process, self.folder), self.process.wait())
-        if message.kind == Kind.RAISE:
+        if message.kind == MessageKind.RAISE:
             raise message.read()
         return message.read()
 
@@ -134,7 +134,7 @@ class Worker:
             try:
                 left = _LOOK_SECONDS if asked < inf else max(0.0, end - monotonic())
                 message = self.hear(min(_LOOK_SECONDS, left))
-                if message is not None and message.kind != Kind.EVENT:
+                if message is not None and message.kind != MessageKind.EVENT:
                     break
                 if message is not None:
                     event(message.read())
@@ -144,7 +144,7 @@ class Worker:
                 elif monotonic() > asked + grace():
                     self.end()
                     # what was sent before the end counts: a solution that was found is not lost
-                    while (message := self.hear(0.0)) is not None and message.kind == Kind.EVENT:
+                    while (message := self.hear(0.0)) is not None and message.kind == MessageKind.EVENT:
                         event(message.read())
                     return Ending(False, None, interrupted, called_off)
             except KeyboardInterrupt:
@@ -179,7 +179,7 @@ def _listen(worker: Popen[bytes], heard: SimpleQueue[Message]) -> None:
     while (message := receive(_pipe(worker.stdout))) is not None:
         heard.put(message)
     worker.wait()
-    heard.put(Message.of(Kind.ENDED, 0))
+    heard.put(Message.of(MessageKind.ENDED, 0))
 
 
 def _end(owner: int, worker: Popen[bytes], listener: Thread, scratch: Scratch) -> None:

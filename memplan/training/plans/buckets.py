@@ -21,7 +21,7 @@ from ...graphs.errors import DifferenceError, InputError, MismatchError
 from ...guards.unchanged import unchanged
 from ...model.iteration import Inputs, Iteration, tensors_in, with_tensors
 from ...profiling.compare.eager import run_eager
-from ...steps.execute import Outcome
+from ...steps.execute import IterationResult
 from ...torch_support.out_of_memory import is_out_of_memory
 from ...torch_support.unsupported import warn_user
 
@@ -183,7 +183,7 @@ def _resized(tensor: Tensor, pad: Pad, size: int) -> Tensor:
     return torch.cat(both[::-1] if pad.left else both, pad.dimension)
 
 
-def _differences(baseline: Outcome, padded: Outcome) -> dict[str, float]:
+def _differences(baseline: IterationResult, padded: IterationResult) -> dict[str, float]:
     """Return the relative differences of the losses and of all gradients together."""
     assert baseline.loss is not None
     assert padded.loss is not None

@@ -39,7 +39,7 @@ from ...profiling.compare.verdict import (
     has_memory_for_eager,
     warning,
 )
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from ...torch_support.out_of_memory import is_out_of_memory
 from ...torch_support.unsupported import warn_user
 from ..options import Options
@@ -171,8 +171,8 @@ class Verification:
         return same is not None and same.steady and line is None
 
     def iterate(
-        self, iteration: Iteration, step: PlannedStep, run: Callable[[], Outcome], loop: LoopAccount
-    ) -> Outcome:
+        self, iteration: Iteration, step: PlannedStep, run: Callable[[], IterationResult], loop: LoopAccount
+    ) -> IterationResult:
         """Run an iteration by the plan, with eager PyTorch's before it if it is one of the plan's first.
 
         Raises what `before_training` raises. All is then as before.
@@ -185,7 +185,7 @@ class Verification:
                 self.before_training(iteration, step, self.book.plan(step), in_turn, loop, weighs=False)
             return run()
 
-        def planned() -> Outcome:
+        def planned() -> IterationResult:
             nonlocal begun
             eager = waiting.cost.cost
             if not waiting.noted and eager is not None:
@@ -250,7 +250,7 @@ class Verification:
             warn_user(line)
 
 
-def _refused_by_plan(iteration: Iteration, step: PlannedStep, run: Callable[[], Outcome]) -> None:
+def _refused_by_plan(iteration: Iteration, step: PlannedStep, run: Callable[[], IterationResult]) -> None:
     """Run an iteration that eager PyTorch has failed in, and put all back. Raises MemplanError if the plan
     refuses it: it says best what was changed of module or optimizer.
 

@@ -41,7 +41,7 @@ from ...planner.simulator.simulate import simulate
 from ...program.program import Program
 from ...program.structure import graph_form
 from ...runtime.run.queues import end_all
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from ...torch_support.collector import collector_off
 from ...torch_support.unsupported import warn_user
 from ...tracing.align import aligned
@@ -255,7 +255,7 @@ class TogetherStep(Step):
             ranks.note(error)
             raise
 
-    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> IterationResult:
         with ranks_of(self._iteration).in_order():  # a rank that fails leaves the others' collectives
             return super()._iterate(inputs, plan)
 

@@ -17,7 +17,7 @@ from typing import Any
 from ...graphs.errors import MismatchError
 from ...model.accumulated import accumulated
 from ...model.iteration import Inputs
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from ...torch_support.interrupts import deferred_signals
 from ..plans.report import Report
 from .step import Step
@@ -64,7 +64,7 @@ class AccumulatingStep(Step):
     def _begins(self) -> bool:
         return self._waiting == 0
 
-    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> IterationResult:
         states, waiting = plan.program.states, self._waiting
         if not waiting or self._states is None:
             self._states = states

@@ -26,7 +26,7 @@ from ...model.iteration import Inputs, Iteration, tensors_in
 from ...planner.baseline import baseline
 from ...profiling.compare.eager import run_eager
 from ...profiling.compare.peaks import resident_bytes
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from ...torch_support.unsupported import TraceError, warn_user
 from .retry import Around
 
@@ -76,7 +76,7 @@ class EagerBatches:
             self._said = True
             warn_user(f"{error}; batches like this one run as eager PyTorch runs them, which fits the budget")
 
-    def run(self, inputs: Inputs, plan: PlannedStep, around: Around) -> Outcome:
+    def run(self, inputs: Inputs, plan: PlannedStep, around: Around) -> IterationResult:
         """Run an iteration by eager PyTorch. What plans have offloaded must be back.
 
         plan: any of the step's, which says what gradients are left to the loop.

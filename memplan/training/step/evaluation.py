@@ -20,7 +20,7 @@ from ...graphs.machine import Machine, Memory
 from ...model.iteration import Inputs, Iteration, Purpose
 from ...planner.simulator.footprint import Footprint
 from ...program.program import Storage
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from ..plans.plan import Planner
 from ..plans.plans import Plans
 from .retry import with_less
@@ -86,7 +86,7 @@ class Forward:
         return self._training.similar(self._iteration, partial(self._planner, less=self._beside))
 
 
-def _run(inputs: Inputs, step: PlannedStep) -> Outcome:
+def _run(inputs: Inputs, step: PlannedStep) -> IterationResult:
     outcome = step.run(inputs)
     step.run_host_part(inputs, outcome)
     return outcome

@@ -27,7 +27,7 @@ from ...devices.storage.offloaded import bring_back
 from ...graphs.errors import MemplanError, MismatchError
 from ...model.iteration import Inputs, refuse_gradients_of_inputs
 from ...model.processes import Processes
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from ...torch_support.torch_internals import graph_is_kept, hooks_of_saved_tensors
 from ...torch_support.unsupported import warn_user
 
@@ -71,7 +71,7 @@ class Losses:
     def of(
         self,
         step: PlannedStep,
-        outcome: Outcome,
+        outcome: IterationResult,
         scale: Tensor | None = None,
         processes: Processes | None = None,
     ) -> Tensor:

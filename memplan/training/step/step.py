@@ -25,7 +25,7 @@ from ...model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
 from ...planner.card import Card, Entry
 from ...profiling.compare.batch import train_eagerly
 from ...solvers.problem import InfeasibleError
-from ...steps.execute import Outcome, PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
 from ...torch_support.interrupts import deferred_signals, open_to_signals
 from ...torch_support.unsupported import warn_user
 from ...updates.averaged import averages
@@ -167,15 +167,15 @@ class Step:
         return self._loss(inputs, outcome)
 
     def _verified(
-        self, plan: PlannedStep, inputs: Inputs, iterate: Callable[[PlannedStep], Outcome]
-    ) -> Outcome:
+        self, plan: PlannedStep, inputs: Inputs, iterate: Callable[[PlannedStep], IterationResult]
+    ) -> IterationResult:
         """Run an iteration, compared with eager PyTorch's if it is one of the plan's first.
 
         Raises DifferenceError with the loss of eager's iteration, which is then what was trained.
         """
         planner, iteration = self._planner, self._iteration._replace(inputs=inputs)
 
-        def run() -> Outcome:
+        def run() -> IterationResult:
             return with_less(plan, iterate, partial(self._smaller, inputs), planner.around)
 
         try:
@@ -184,7 +184,7 @@ class Step:
             error.loss = self._loss(inputs, train_eagerly(iteration, plan))
             raise
 
-    def _loss(self, inputs: Inputs, outcome: Outcome) -> Tensor:
+    def _loss(self, inputs: Inputs, outcome: IterationResult) -> Tensor:
         """Return the loss of an iteration that has run."""
         if self._scaling is not None and self._iteration.updates is not None:
             self._scaling.updated(self._iteration.updates.optimizer, infinite=outcome.infinite)
@@ -416,7 +416,7 @@ class Step:
             raise MismatchError("the step updates weights by another optimizer")
         return given or self._own
 
-    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> IterationResult:
         begun = plan.device.stamp()
         with plan.together(begins=self._begins):
             outcome = plan.iterate(inputs)

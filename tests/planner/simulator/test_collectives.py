@@ -23,7 +23,7 @@ from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import (
     Initial,
     Schedule,
-    Step,
+    ScheduleStep,
     Verb,
     compute,
     delete,
@@ -68,11 +68,11 @@ END = [delete(G), delete(H), compute(2), delete(G, PEERS), delete(H, PEERS)]
 GATHERS, SCATTERS = [prefetch(BIG), prefetch(ONE), prefetch(OTHER)], [offload(G), offload(H)]
 
 
-def schedule_of(gathers: Sequence[Step], scatters: Sequence[Step]) -> Schedule:
+def schedule_of(gathers: Sequence[ScheduleStep], scatters: Sequence[ScheduleStep]) -> Schedule:
     return Schedule.of([*gathers, *BACKWARD, *scatters, *END], Initial(host=[BIG, ONE, OTHER]))
 
 
-def passed(gathers: Sequence[Step], scatters: Sequence[Step]) -> float:
+def passed(gathers: Sequence[ScheduleStep], scatters: Sequence[ScheduleStep]) -> float:
     """Return the seconds of all collectives: nothing runs beside them."""
     graph, schedule = three_weights(), schedule_of(gathers, scatters)
     assert disagreement(Case(graph, schedule, None, None)) is None

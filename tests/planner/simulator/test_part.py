@@ -8,7 +8,15 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import (
+    Initial,
+    Schedule,
+    ScheduleStep,
+    compute,
+    delete,
+    offload,
+    prefetch,
+)
 from memplan.planner.simulator.part import part_of
 from memplan.planner.simulator.simulate import simulate
 
@@ -32,7 +40,9 @@ def training(operations: Sequence[int]) -> Graph:
     return draft.graph()
 
 
-def whole_schedule(before_update: Sequence[Step], after_forward: Sequence[Step] = ()) -> Schedule:
+def whole_schedule(
+    before_update: Sequence[ScheduleStep], after_forward: Sequence[ScheduleStep] = ()
+) -> Schedule:
     """w and m start on the host; both are on the device for the update, and are offloaded after it."""
     steps = [prefetch(W), compute(FORWARD), *after_forward, compute(BACKWARD), *before_update]
     steps += [compute(UPDATE), offload(M), delete(M), offload(W), delete(W)]
@@ -41,7 +51,7 @@ def whole_schedule(before_update: Sequence[Step], after_forward: Sequence[Step] 
 
 def steps_of_part(
     schedule: Schedule, operations: Sequence[int], machine: Machine, budget: int = 100
-) -> list[Step]:
+) -> list[ScheduleStep]:
     """Return the steps of the part with these operations, by their numbers in the whole."""
     simulate(training(range(3)), schedule, budget=budget, machine=machine)
     graph = training(operations)

@@ -24,7 +24,7 @@ from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import (
     Initial,
     Schedule,
-    Step,
+    ScheduleStep,
     Verb,
     compute,
     delete,
@@ -92,7 +92,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("steps", FAULTS.values(), ids=FAULTS)
-def test_what_ranks_would_lose_is_refused(steps: list[Step]) -> None:
+def test_what_ranks_would_lose_is_refused(steps: list[ScheduleStep]) -> None:
     with pytest.raises(InvalidScheduleError) as refusal:
         simulate(one_layer(), Schedule.of(steps, AWAY), machine=NETWORK)
     assert (refusal.value.rule, refusal.value.step) == ("peers", len(steps) - 1)
@@ -208,9 +208,9 @@ def test_peers_are_a_host_with_one_link_both_ways(seed: int, ranks: int) -> None
     assert found.figures.least_budget <= least_bytes(graph, offloaded, shares=True)
 
 
-def slots_of(schedule: Schedule) -> list[list[Step]]:
+def slots_of(schedule: Schedule) -> list[list[ScheduleStep]]:
     """The steps between one run and the next, sorted."""
-    slots: list[list[Step]] = [[]]
+    slots: list[list[ScheduleStep]] = [[]]
     for step in schedule:
         if step.verb == Verb.COMPUTE:
             slots += [[step], []]

@@ -15,7 +15,15 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import (
+    Initial,
+    Schedule,
+    ScheduleStep,
+    compute,
+    delete,
+    offload,
+    prefetch,
+)
 from memplan.planner.simulator.simulate import Figures, simulate
 from reference_replay import Accepted, replay
 
@@ -27,7 +35,7 @@ BUS = Machine(
 
 def figures(
     graph: Graph,
-    steps: Sequence[Step],
+    steps: Sequence[ScheduleStep],
     *,
     budget: int | None = None,
     machine: Machine | None = BUS,
@@ -251,7 +259,7 @@ def test_the_cycle_closes_through_a_copy_that_stays() -> None:
     assert (result.peak, result.least_budget, result.host_peak) == (8, 8, 8)
 
 
-def weight_on_host() -> tuple[Graph, int, int, list[Step]]:
+def weight_on_host() -> tuple[Graph, int, int, list[ScheduleStep]]:
     """w lies on the host; F reads it, B reads it and makes its gradient g, U changes it.
 
     The steps: prefetch, F, delete (no transfer: the host's copy is fresh), prefetch, B, U, offload, delete.

@@ -11,7 +11,15 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.planner.errors import RULES, InvalidScheduleError
-from memplan.planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import (
+    Initial,
+    Schedule,
+    ScheduleStep,
+    compute,
+    delete,
+    offload,
+    prefetch,
+)
 from memplan.planner.simulator.simulate import simulate
 from reference_replay import Accepted, Refused, replay
 
@@ -50,7 +58,7 @@ class Fault(NamedTuple):
     rule: str
     step: int | None
     tensor: str | None
-    steps: Sequence[Step]
+    steps: Sequence[ScheduleStep]
     initial: Initial = Initial()
     budget: int | None = None
 

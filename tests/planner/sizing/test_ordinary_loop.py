@@ -17,7 +17,7 @@ from memplan.program.graph import Cost, graph_of
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from memplan.tracing.trace import trace
-from memplan.updates.choice import Choice, updated
+from memplan.updates.choice import OptimizerChoice, updated
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -35,7 +35,7 @@ def model(batch: int) -> tuple[nn.Sequential, torch.Tensor]:
 
 def graph_for(name: str, batch: int) -> Graph:
     module, x = model(batch)
-    program = trace(updated(Iteration(module, (x,), torch.sum), Choice(name, fused=False)))
+    program = trace(updated(Iteration(module, (x,), torch.sum), OptimizerChoice(name, fused=False)))
     return graph_of(program, [Cost(0.0)] * len(program.operations))
 
 
@@ -99,7 +99,7 @@ def test_accumulation_without_updates_leaves_the_sums() -> None:
 def test_the_time_of_an_update_is_that_of_its_micro_batches_and_one_step() -> None:
     """Each operation takes a second; adding a gradient takes two."""
     module, x = model(8)
-    program = trace(updated(Iteration(module, (x,), torch.sum), Choice("sgd", fused=False)))
+    program = trace(updated(Iteration(module, (x,), torch.sum), OptimizerChoice("sgd", fused=False)))
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
     made = accumulating(graph, 5, lambda _size: (2.0, None))
     update = int((graph.operations.phase == Phase.UPDATE).sum())

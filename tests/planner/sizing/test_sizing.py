@@ -19,9 +19,9 @@ from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.planner.sizing.sizing import (
     LARGEST,
     TOLERANCE,
+    BatchTrial,
     Known,
     Solve,
-    Trial,
     given_batches,
     largest_batch,
     minimum_of,
@@ -54,11 +54,11 @@ def rotor(graph: Graph, budget: int) -> Schedule | None:
         return None
 
 
-def fits_up_to(limit: int, asked: list[int]) -> Callable[[int], Trial]:
-    def attempt(batch: int) -> Trial:
+def fits_up_to(limit: int, asked: list[int]) -> Callable[[int], BatchTrial]:
+    def attempt(batch: int) -> BatchTrial:
         asked.append(batch)
         schedule = baseline_schedule(GRAPH) if batch <= limit else None
-        return Trial(batch, 100, 0, unused, schedule, BASELINE if schedule else None)
+        return BatchTrial(batch, 100, 0, unused, schedule, BASELINE if schedule else None)
 
     return attempt
 
@@ -93,8 +93,8 @@ def test_no_batch_above_the_largest_is_tried() -> None:
 
 
 def test_given_batches_grow_until_one_is_hopeless() -> None:
-    def attempt(batch: int) -> Trial:
-        return Trial(batch, 100, 30 * batch, unused)
+    def attempt(batch: int) -> BatchTrial:
+        return BatchTrial(batch, 100, 30 * batch, unused)
 
     assert [one.batch for one in given_batches(attempt, [8, 1, 4, 2, 4])] == [1, 2, 4]
 

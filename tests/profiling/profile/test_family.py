@@ -9,7 +9,7 @@ from memplan.model.file import ModelFile
 from memplan.profiling.profile.estimate import estimate_file, traced
 from memplan.profiling.profile.estimates import Estimates
 from memplan.profiling.profile.family import DiffersError, Family, same
-from memplan.updates.choice import Choice
+from memplan.updates.choice import OptimizerChoice
 from torch import nn
 
 PRESET = find_preset("rtx3060")
@@ -46,7 +46,9 @@ def other_from_sixteen(batch=2):
 
 def family(function):
     return Family(
-        lambda batch: traced(ModelFile("m.py", "build", function), batch, Choice("adamw"), PRESET.gpu)
+        lambda batch: traced(
+            ModelFile("m.py", "build", function), batch, OptimizerChoice("adamw"), PRESET.gpu
+        )
     )
 
 
@@ -70,7 +72,7 @@ def test_a_line_through_two_traces_is_what_a_third_would_be():
 
 @pytest.mark.scripts
 def test_the_estimate_of_a_batch_is_that_of_its_own_trace():
-    file, choice = ModelFile("m.py", "build", build), Choice("adamw")
+    file, choice = ModelFile("m.py", "build", build), OptimizerChoice("adamw")
     estimates = Estimates(file, choice, lambda _line: None)
     for batch in (2, 4, 8):
         estimates.graph(batch, PRESET)

@@ -23,7 +23,7 @@ from memplan.profiling.profile import kept_traces
 from memplan.profiling.profile.estimate import traced
 from memplan.profiling.profile.estimates import Estimates
 from memplan.profiling.profile.kept_traces import KeptTraces
-from memplan.updates.choice import Choice
+from memplan.updates.choice import OptimizerChoice
 
 MODEL = """
 import os
@@ -38,7 +38,7 @@ def build(batch=2):
     attention = nn.TransformerEncoderLayer(width_of_layers.WIDTH, 2, 32, batch_first=True)
     return nn.Sequential(attention, *layers), (torch.ones(batch, 8, width_of_layers.WIDTH),), torch.sum
 """
-PRESET, UPDATES = find_preset("rtx3060"), Choice("adamw")
+PRESET, UPDATES = find_preset("rtx3060"), OptimizerChoice("adamw")
 
 
 @pytest.fixture

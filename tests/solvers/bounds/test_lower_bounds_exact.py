@@ -27,7 +27,7 @@ from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.milp import highs, safe_bounds
 from memplan.solvers.milp.model import Model, Program
-from memplan.solvers.milp.result import Outcome, Settings, bound_below
+from memplan.solvers.milp.result import MilpStatus, Settings, bound_below
 from memplan.solvers.milp.safe_bounds import relaxed
 from memplan.solvers.milp.scaling import scaled
 from memplan.solvers.problem import Problem
@@ -183,7 +183,7 @@ def test_a_bound_with_integers_is_lowered_by_the_backends_tolerance() -> None:
     model.row([(model.binary(cost=1.0), 1.0), (model.binary(cost=1e-9), 1.0)], lower=1.0)
     fit = scaled(model.program())
     result = fit.result(highs.solve(fit.program, Settings(), None, {}, lambda _progress: None))
-    assert result.outcome is Outcome.OPTIMAL
+    assert result.status is MilpStatus.OPTIMAL
     assert result.bound <= 1e-9
     assert result.objective == pytest.approx(1e-9)
     assert bound_below(fit.program, inf) == inf

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.model import Model, Program
-from memplan.solvers.milp.result import Outcome
+from memplan.solvers.milp.result import MilpStatus
 from memplan.solvers.milp.safe_bounds import relaxed
 from memplan.solvers.milp.scaling import scaled
 
@@ -57,7 +57,7 @@ def test_other_units_change_nothing(
     baseline = knapsack(*parts)
     odd = stretched(baseline, cost, rows, column)
     expected, found = milp.solve(baseline), milp.solve(odd)
-    assert found.outcome == expected.outcome == Outcome.OPTIMAL
+    assert found.status == expected.status == MilpStatus.OPTIMAL
     assert found.objective is not None
     assert expected.objective is not None
     assert np.ldexp(found.objective, -cost) == pytest.approx(expected.objective, rel=1e-5, abs=1e-5)
@@ -92,5 +92,5 @@ def test_three_bytes_beside_tebibytes(large: float) -> None:
     columns = [model.binary(cost=1.0) for _ in range(3)]
     model.row(zip(columns, (large, 3.0, large), strict=True), lower=large + 3.0)
     result = milp.solve(model.program())
-    assert result.outcome == Outcome.OPTIMAL
+    assert result.status == MilpStatus.OPTIMAL
     assert result.bound <= 2.0

@@ -20,7 +20,7 @@ from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.solvers.milp import highs
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.model import Model, Program
-from memplan.solvers.milp.result import BackendError, Outcome, Progress, Result, Settings, checked
+from memplan.solvers.milp.result import BackendError, MilpStatus, Progress, Result, Settings, checked
 from memplan.solvers.workers.worker import Pool
 
 CBC = "PULP_CBC_CMD"
@@ -95,9 +95,9 @@ def hard_program(items: int = 40, rows: int = 5) -> Program:
 def test_highs_equals_enumeration(seed: int) -> None:
     program = random_program(Random(seed))
     result, best = milp.solve(program), optimum(program)
-    assert (result.outcome == Outcome.INFEASIBLE) == (best == inf)
+    assert (result.status == MilpStatus.INFEASIBLE) == (best == inf)
     if best < inf:
-        assert result.outcome == Outcome.OPTIMAL
+        assert result.status == MilpStatus.OPTIMAL
         assert result.objective == pytest.approx(best)
         assert result.bound == pytest.approx(best, abs=1e-9)
         assert result.bound <= best
@@ -111,7 +111,7 @@ def test_highs_equals_enumeration(seed: int) -> None:
 def test_other_backends_equal_enumeration(backend: str, seed: int) -> None:
     program = random_program(Random(seed))
     result, best = milp.solve(program, Settings(backend)), optimum(program)
-    assert (result.outcome == Outcome.INFEASIBLE) == (best == inf)
+    assert (result.status == MilpStatus.INFEASIBLE) == (best == inf)
     if best < inf:
         assert result.objective == pytest.approx(best)
         assert best - 1e-4 <= result.bound <= best
@@ -122,7 +122,7 @@ def test_other_backends_equal_enumeration(backend: str, seed: int) -> None:
 @pytest.mark.parametrize("backend", ["highs", *APART])
 def test_a_time_limit_gives_the_best_so_far_and_its_bound(backend: str) -> None:
     result = milp.solve(hard_program(), Settings(backend), time_limit=2)
-    assert result.outcome == Outcome.FEASIBLE
+    assert result.status == MilpStatus.FEASIBLE
     assert result.objective is not None
     assert result.bound <= result.objective
     assert isfinite(result.bound) or backend == CBC
@@ -157,7 +157,7 @@ def test_the_same_program_gives_the_same_answer() -> None:
 
 def test_an_empty_program_is_its_offset() -> None:
     result = milp.solve(Model(offset=3.0).program())
-    assert (result.outcome, result.objective) == (Outcome.OPTIMAL, 3.0)
+    assert (result.status, result.objective) == (MilpStatus.OPTIMAL, 3.0)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
@@ -206,7 +206,7 @@ def lie(x: list[float], bound: float = -inf) -> Result:
     model = Model()
     a, b = model.binary(cost=-1.0), model.binary(cost=-1.0)
     model.row([(a, 1.0), (b, 2.0)], upper=2.0)
-    return checked(model.program(), Result(Outcome.OPTIMAL, -1.0, bound, np.array(x)), "liar")
+    return checked(model.program(), Result(MilpStatus.OPTIMAL, -1.0, bound, np.array(x)), "liar")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_row_is_as_exact_as_its_terms() -> None:
 
     def reported(peak: float) -> Result:
         return checked(
-            model.program(), Result(Outcome.OPTIMAL, peak, peak, np.array([1 - 8e-7, peak])), "near"
+            model.program(), Result(MilpStatus.OPTIMAL, peak, peak, np.array([1 - 8e-7, peak])), "near"
         )
 
     assert reported(500 * (1 - 8e-7)).x is not None
@@ -279,12 +279,12 @@ def test_highs_that_does_not_stop_is_ended_and_what_it_found_is_kept(
     assert (left.prices, left.ray, left.interrupted) == (None, None, False)
     result = milp.solve(model.program(), time_limit=2.0)
     if found:
-        assert (result.outcome, result.objective) == (Outcome.FEASIBLE, 1.0)
+        assert (result.status, result.objective) == (MilpStatus.FEASIBLE, 1.0)
         assert result.bound <= 0.5
         assert result.x is not None
         assert result.x.tolist() == [1.0]
     else:
-        assert (result.outcome, result.objective, result.x) == (Outcome.UNKNOWN, None, None)
+        assert (result.status, result.objective, result.x) == (MilpStatus.UNKNOWN, None, None)
 
 
 def test_highs_that_crashes_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

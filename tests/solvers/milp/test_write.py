@@ -14,7 +14,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.model import Model, Program
-from memplan.solvers.milp.result import Outcome, Settings
+from memplan.solvers.milp.result import MilpStatus, Settings
 from memplan.solvers.offloading.offmate import search
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
@@ -52,7 +52,7 @@ def test_a_program_read_back_has_the_same_optimum(suffix: str, tmp_path: Path) -
         path = tmp_path / f"{seed}.{suffix}"
         result = milp.solve(program, Settings(gap=0.0, write=str(path)))
         assert optimum(path) == (None if result.objective is None else pytest.approx(result.objective))
-        solved += result.outcome == Outcome.OPTIMAL
+        solved += result.status == MilpStatus.OPTIMAL
     assert solved > 20
 
 

@@ -12,7 +12,7 @@ from memplan.graphs.errors import DifferenceError
 from memplan.profiling.compare import batch, comparison
 from memplan.profiling.compare.comparison import ITERATIONS
 from memplan.profiling.compare.eager import run_eager
-from memplan.steps.execute import Outcome, PlannedStep
+from memplan.steps.execute import IterationResult, PlannedStep
 from memplan.training.plans import verification
 from memplan.training.step import step as steps
 from not_none import not_none
@@ -108,10 +108,10 @@ def test_training_is_bitwise_eager_s_from_the_first_batch(eager_runs: list[bool]
 
 def spoil(monkeypatch: pytest.MonkeyPatch, first: int = 0) -> None:
     """Have planned iterations return a loss that is wrong, from one of them on."""
-    run: Callable[..., Outcome] = PlannedStep.run
+    run: Callable[..., IterationResult] = PlannedStep.run
     runs: list[bool] = []
 
-    def spoilt(step: PlannedStep, inputs: Any) -> Outcome:
+    def spoilt(step: PlannedStep, inputs: Any) -> IterationResult:
         outcome = run(step, inputs)
         runs.append(True)
         assert outcome.loss is not None
@@ -201,7 +201,7 @@ def test_an_error_of_the_plan_leaves_all_as_before(monkeypatch: pytest.MonkeyPat
     step = optimized(module, optimizer=optimizer)
     before, iterate = [x.clone() for x in everything(module, optimizer)], steps.Step._iterate
 
-    def failing(self: Any, *given: Any) -> Outcome:
+    def failing(self: Any, *given: Any) -> IterationResult:
         iterate(self, *given)
         raise KeyError("after the iteration")
 

@@ -20,7 +20,7 @@ from ....graphs.outward import product_below
 from ...candidates import Candidate
 from ...clock import Clock
 from ...milp import highs
-from ...milp.result import BackendError, Outcome, Result, Settings
+from ...milp.result import BackendError, MilpStatus, Result, Settings
 from ...milp.scaling import scaled
 from ...problem import OrderName
 from .cuts import CutPart, Network, part_of
@@ -279,7 +279,7 @@ class ResidencyBoundSearch:
         self.chosen = sorted({*self.chosen, *more})
         try:
             part, result = self._solved(PLAIN_SECONDS)
-            if result and result.outcome in (Outcome.FEASIBLE, Outcome.UNKNOWN) and self._goes_on():
+            if result and result.status in (MilpStatus.FEASIBLE, MilpStatus.UNKNOWN) and self._goes_on():
                 self._take(product_below(result.bound, part.seconds), None)
                 self.nested = True
                 part, result = self._solved(inf)

@@ -23,7 +23,7 @@ from .moments import Later
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class TrialSchedule:
     """A sequence's schedule.
 
     first_runs: per operation, device bytes while it runs for the first time.
@@ -35,7 +35,7 @@ class Trial:
     recomputations: list[tuple[int, int, int]]
 
 
-def trial(graph: Graph, later: Later) -> Trial | None:
+def trial(graph: Graph, later: Later) -> TrialSchedule | None:
     """Build the schedule; None if some run does not find what it needs."""
     try:
         schedule = schedule_of(graph, sequence_of(later))
@@ -52,7 +52,7 @@ def trial(graph: Graph, later: Later) -> Trial | None:
         elif step.verb == Verb.COMPUTE:
             recomputations.append((first, step.target, used))
     figures = replay.figures
-    return Trial(Candidate(schedule, figures.time, figures.peak), first_runs, recomputations)
+    return TrialSchedule(Candidate(schedule, figures.time, figures.peak), first_runs, recomputations)
 
 
 def sequence_of(later: Later) -> list[Run]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....graphs.machine import Memory
-from ....planner.schedule.schedule import Initial, Schedule, Step, compute, delete, offload, prefetch
+from ....planner.schedule.schedule import Initial, Schedule, ScheduleStep, compute, delete, offload, prefetch
 from .cycle import FROZEN, Cycle
 
 
@@ -51,8 +51,8 @@ class _StepWriter:
         for weight, run in cycle.changed_by:
             self.changes.setdefault(run, []).append(weight)
 
-    def write_iteration(self) -> list[Step]:
-        steps: list[Step] = []
+    def write_iteration(self) -> list[ScheduleStep]:
+        steps: list[ScheduleStep] = []
         cycle = self.cycle
         for token in self.order:
             if token < cycle.runs:
@@ -69,7 +69,7 @@ class _StepWriter:
                 steps.append(prefetch(cycle.tensors[weight]))
         return steps
 
-    def _run(self, run: int) -> list[Step]:
+    def _run(self, run: int) -> list[ScheduleStep]:
         steps = [compute(run), *(delete(tensor) for tensor in self.cycle.deaths[run])]
         for weight in self.changes.get(run, []):
             if self.fresh[weight]:
@@ -81,6 +81,6 @@ class _StepWriter:
                 steps += self._leave(weight)
         return steps
 
-    def _leave(self, weight: int) -> list[Step]:
+    def _leave(self, weight: int) -> list[ScheduleStep]:
         self.waiting[weight] = self.here[weight] = False
         return [delete(self.cycle.tensors[weight])]

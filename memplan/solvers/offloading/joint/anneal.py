@@ -25,7 +25,7 @@ from .fill import ends_of
 from .parts import Decisions, OffloadInterval
 from .recompute_moves import RecomputeMoves
 from .stalls import Stalls
-from .state import Outcome, State
+from .state import State, StateFigures
 from .timeline import ABSENT
 
 HOT, WARM, HOT_IF_MADE_AGAIN, COLD = 0.5, 0.15, 0.03, 5e-3
@@ -86,7 +86,7 @@ _AROUND = 0.8
 class Snapshot:
     runs: list[Run]
     decided: Decisions
-    outcome: Outcome
+    outcome: StateFigures
 
 
 class Anneal:
@@ -95,7 +95,7 @@ class Anneal:
     state: changed in place. modes: per operation the other variant in which its first run may take place.
     """
 
-    def __init__(self, state: State, outcome: Outcome, modes: dict[int, int], seed: int) -> None:
+    def __init__(self, state: State, outcome: StateFigures, modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
         self.disk = has_disk(state) and any(to >= Memory.DISK for to in state.offloaded.values())
         self.recomputed, self.stalls = RecomputeMoves(state, self.random), Stalls(state, self.random)
@@ -154,7 +154,7 @@ class Anneal:
             if outcome.seconds < self.best.outcome.seconds * (1 - 1e-9):
                 self.best = self.snapshot()
 
-    def _undo(self, before: Outcome) -> None:
+    def _undo(self, before: StateFigures) -> None:
         self.state.rollback(0)
         self.now = before
 
@@ -365,6 +365,6 @@ def part_of(progress: Callable[[], float], begin: float, end: float) -> Callable
     return lambda: (progress() - begin) / (end - begin)
 
 
-def _worth(outcome: Outcome) -> float:
+def _worth(outcome: StateFigures) -> float:
     """Return the objective of a state in seconds; less is better."""
     return outcome.seconds + _ELSEWHERE * outcome.elsewhere

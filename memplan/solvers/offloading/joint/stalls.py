@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 
 from .parts import OffloadInterval
-from .state import Outcome, State
+from .state import State, StateFigures
 
 _OFTEN = 25
 """Draws that are made before the waits are computed anew."""
@@ -38,7 +38,7 @@ class Stalls:
         self.state, self.random = state, random
         self._sums, self._left = list[float](), 0
 
-    def interval(self, outcome: Outcome) -> OffloadInterval | None:
+    def interval(self, outcome: StateFigures) -> OffloadInterval | None:
         """Return the interval of an offloaded tensor that leaves or returns before some wait of this outcome,
         if any."""
         state, runs = self.state, len(self.state.runs)

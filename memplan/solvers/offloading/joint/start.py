@@ -21,7 +21,7 @@ from .drops import Drops
 from .fill import fill, orders, send_all
 from .lp_guide import LpGuide, guided
 from .slots import Slots
-from .state import Outcome, State
+from .state import State, StateFigures
 from .timeline import ABSENT
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
@@ -42,7 +42,7 @@ ROOMS = (0.0, 2.0)
 
 
 @dataclass(frozen=True)
-class Choice:
+class CoarseDecisions:
     """A choice of what is dropped and what runs on the host.
 
     dropped: tensors. on_host: operations that run in the variant that they have for the host.
@@ -59,8 +59,8 @@ class Start:
     residency: its decisions, without runs that are absent.
     """
 
-    choice: Choice
-    outcome: Outcome
+    choice: CoarseDecisions
+    outcome: StateFigures
     residency: Residency
 
     @property
@@ -98,7 +98,7 @@ class Starts:
         self.least = inf
         self.leanest: Schedule | None = None
         self.complete = True
-        self._tried: set[Choice] = set()
+        self._tried: set[CoarseDecisions] = set()
 
     def search(self, seconds: float) -> None:
         """Search for the best choices.
@@ -136,7 +136,7 @@ class Starts:
             if self.guide:
                 self._tried.clear()  # what stays is chosen by its preference too from now on
                 for choice in self.guide.choices(self._updates):
-                    self.attempt(Choice(*choice))
+                    self.attempt(CoarseDecisions(*choice))
         finally:
             self.advised, self.best = self.best, before
 
@@ -150,7 +150,7 @@ class Starts:
     def tried(self) -> int:
         return len(self._tried)
 
-    def attempt(self, choice: Choice) -> bool:
+    def attempt(self, choice: CoarseDecisions) -> bool:
         """Try a choice, and tell whether it is the best so far."""
         if choice in self._tried:
             return False
@@ -164,7 +164,9 @@ class Starts:
         self.best = start
         return True
 
-    def choice(self, dropped_share: float, host_share: float, below: frozenset[int] = frozenset()) -> Choice:
+    def choice(
+        self, dropped_share: float, host_share: float, below: frozenset[int] = frozenset()
+    ) -> CoarseDecisions:
         """Return the choice with these shares of bytes dropped and of updates on the host.
 
         below: operations that write host memory, always included.
@@ -178,18 +180,18 @@ class Starts:
             dropped.add(x)
             total += float(sizes[x])
         updates = self._updates[: round(host_share * len(self._updates))]
-        return Choice(frozenset(dropped), below.union(updates))
+        return CoarseDecisions(frozenset(dropped), below.union(updates))
 
-    def _by_kind(self) -> Iterator[Choice]:
+    def _by_kind(self) -> Iterator[CoarseDecisions]:
         """Yield the best choice with all tensors of one kind dropped, then with none, largest kinds first."""
         for kind in kinds(self.drops.saved, self.graph):
             for more in (True, False):
                 if self.best:
                     chosen = self.best.choice
                     dropped = chosen.dropped | kind if more else chosen.dropped - kind
-                    yield Choice(dropped, chosen.on_host)
+                    yield CoarseDecisions(dropped, chosen.on_host)
 
-    def _worth(self, choice: Choice) -> Start | None:
+    def _worth(self, choice: CoarseDecisions) -> Start | None:
         state = self.state
         state.forget()
         state.keep(list(state.offloaded))
@@ -226,7 +228,7 @@ class Starts:
             if state.demand <= self.budget:
                 return
 
-    def _fillings(self) -> Iterator[tuple[Outcome, dict[TensorUse, int]]]:
+    def _fillings(self) -> Iterator[tuple[StateFigures, dict[TensorUse, int]]]:
         """Yield the outcomes of filling, with what is offloaded, for several orders, look-aheads and reserved
         bytes."""
         state = self.state

@@ -27,7 +27,7 @@ from .parts import Decisions, IntervalParts, OffloadInterval
 from .timeline import ABSENT, Lineup
 
 
-class Outcome(NamedTuple):
+class StateFigures(NamedTuple):
     """The figures of a state.
 
     seconds: the period.
@@ -264,10 +264,10 @@ class State:
         use."""
         return int(self._total.initial[tensor])
 
-    def evaluate(self, look_ahead: float, reserve: float = 0.0) -> Outcome:
+    def evaluate(self, look_ahead: float, reserve: float = 0.0) -> StateFigures:
         result = self._replayed(look_ahead, reserve)
         seconds, excess, *_peaks, elsewhere = result.tolist()
-        return Outcome(seconds, inf if self._total.unsaid else excess, look_ahead, reserve, elsewhere)
+        return StateFigures(seconds, inf if self._total.unsaid else excess, look_ahead, reserve, elsewhere)
 
     def peaks(self, look_ahead: float) -> Floats:
         """Return the peak bytes of each memory, and last of pinned memory."""
@@ -279,7 +279,7 @@ class State:
         replay(self.instance, steps, starts, result, UNASKED, MAX_ITERATIONS)
         return result
 
-    def waits(self, outcome: Outcome) -> Floats:
+    def waits(self, outcome: StateFigures) -> Floats:
         """Return per run the seconds that the device waits for it; 0 for those on the host."""
         found = np.zeros(len(self.runs))
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
@@ -308,7 +308,7 @@ class State:
         )
         return steps[:count], starts
 
-    def schedule(self, outcome: Outcome) -> Schedule:
+    def schedule(self, outcome: StateFigures) -> Schedule:
         """Return the schedule that was evaluated."""
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
         return schedule_of_steps(self.graph, self.variants.runs, steps, starts)

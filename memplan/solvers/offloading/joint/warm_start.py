@@ -19,12 +19,12 @@ from .alternatives import Alternatives, take_place, with_alternatives
 from .drops import Drops
 from .slots import Slots
 from .start import LOOK_AHEADS
-from .state import Outcome, State
+from .state import State, StateFigures
 from .timeline import ABSENT
 
 _ROUNDS = 12
 
-Opening = tuple[State, Outcome]
+Opening = tuple[State, StateFigures]
 
 
 def opened(
@@ -81,7 +81,7 @@ def _read(
     return state, best
 
 
-def _overlapping(state: State, best: Outcome) -> Outcome:
+def _overlapping(state: State, best: StateFigures) -> StateFigures:
     """Take the alternatives of one look-ahead wherever there is room, if that is faster."""
     begun, taken = state.mark(), list[tuple[int, int]]()
     for number in range(1, max(map(len, state.groups), default=0)):
@@ -105,8 +105,8 @@ def _overlapping(state: State, best: Outcome) -> Outcome:
 
 
 def _placed(
-    state: State, residency: Residency, places: Sequence[int], best: Outcome, enough: Callable[[], bool]
-) -> Outcome:
+    state: State, residency: Residency, places: Sequence[int], best: StateFigures, enough: Callable[[], bool]
+) -> StateFigures:
     """Shift the transfers towards the slots that they have in the residency, and keep the best of some
     rounds.
 
@@ -139,7 +139,7 @@ def _placed(
 
 
 def _missed(
-    state: State, residency: Residency, slots: Sequence[int], outcome: Outcome
+    state: State, residency: Residency, slots: Sequence[int], outcome: StateFigures
 ) -> tuple[Mapping[TensorUse, int], Mapping[TensorUse, int]]:
     """Return by how many slots each misplaced fetch, and each misplaced read from disk, comes too early."""
     now = recover_residency(state.graph, state.schedule(outcome))
@@ -157,11 +157,11 @@ def _missed(
     return apart(residency.prefetch_slots, now.prefetch_slots), apart(residency.read_slots, now.read_slots)
 
 
-def _best(state: State) -> Outcome:
+def _best(state: State) -> StateFigures:
     """Return the outcome with the best look-ahead."""
     return min((state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS), key=_worth)
 
 
-def _worth(outcome: Outcome) -> tuple[float, float]:
+def _worth(outcome: StateFigures) -> tuple[float, float]:
     """Return the rank of an outcome; less is better."""
     return outcome.excess, outcome.seconds

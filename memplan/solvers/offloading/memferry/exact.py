@@ -30,7 +30,7 @@ States = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Choice:
+class BestTreatments:
     """The result of the search.
 
     treatments: per layer. seconds: by the model. exact: no other choice within the room is faster.
@@ -49,7 +49,7 @@ def best_choice(
     known: Sequence[Treatment] | None = None,
     states: int = 1000,
     proceed: Callable[[], bool] = lambda: True,
-) -> Choice | None:
+) -> BestTreatments | None:
     """Return the best choice that keeps the weights on the device within `room` bytes; None if there is none.
 
     twice: a layer's weights may be fetched twice, and take no memory in between. known: a choice to start
@@ -62,7 +62,7 @@ def best_choice(
     exact = True
     for number, layer in enumerate(costs):
         if not proceed():
-            return None if known is None else Choice(list(known), estimate(costs, known), exact=False)
+            return None if known is None else BestTreatments(list(known), estimate(costs, known), exact=False)
         grown, parents, treatments = _grown(front, layer, twice)
         promise = _ends(grown, least_time[number + 1])
         alive = (promise <= limit) & (grown[:, 4] + least_room[number + 1] <= room)
@@ -74,7 +74,7 @@ def best_choice(
         if len(kept) > states:
             kept, exact = kept[np.argsort(promise[kept], kind="stable")[:states]], False
         if not len(kept):
-            return None if known is None else Choice(list(known), estimate(costs, known), exact)
+            return None if known is None else BestTreatments(list(known), estimate(costs, known), exact)
         front = grown[kept]
         history.append((parents[kept], treatments[kept]))
     ends = _ends(front)
@@ -84,7 +84,7 @@ def best_choice(
     for parents, treatments in reversed(history):
         found.append(Treatment(int(treatments[at])))
         at = int(parents[at])
-    return Choice(found[::-1], seconds, exact)
+    return BestTreatments(found[::-1], seconds, exact)
 
 
 def _ends(states: States, left: float = 0.0) -> NDArray[np.float64]:

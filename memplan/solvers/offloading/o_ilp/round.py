@@ -17,7 +17,7 @@ from .tensors import Rounding
 
 
 @dataclass(frozen=True)
-class Choice:
+class IntegerSolution:
     """The integers of an answer.
 
     options: per block the number of its option.
@@ -28,7 +28,7 @@ class Choice:
     hosted: tuple[frozenset[int], ...]
 
 
-def rounded(program: OIlpProgram, x: Floats) -> Choice:
+def rounded(program: OIlpProgram, x: Floats) -> IntegerSolution:
     """Round a fractional answer: blocks from first to last, then groups in the order in which they are
     updated."""
     sums: list[float] = []
@@ -48,7 +48,7 @@ def rounded(program: OIlpProgram, x: Floats) -> Choice:
             fraction = part.value(x) / max(program.share.value(x), 1e-9)
             if fraction > 1e-3:
                 hosted[g] = frozenset(rounding.share("update", sizes, fraction * sum(sizes)))
-    return Choice(tuple(options), tuple(hosted))
+    return IntegerSolution(tuple(options), tuple(hosted))
 
 
 def reserving(program: OIlpProgram, reserve_bytes: float) -> Program:
@@ -60,7 +60,7 @@ def reserving(program: OIlpProgram, reserve_bytes: float) -> Program:
     return replace(written, lower=lower, upper=upper)
 
 
-def fixed(program: OIlpProgram, written: Program, choice: Choice) -> Program:
+def fixed(program: OIlpProgram, written: Program, choice: IntegerSolution) -> Program:
     """Return the program with the integers of a choice fixed."""
     lower, upper = written.lower.copy(), written.upper.copy()
     for columns, chosen in zip(program.choice, choice.options, strict=True):
@@ -73,7 +73,7 @@ def fixed(program: OIlpProgram, written: Program, choice: Choice) -> Program:
     return replace(written, lower=lower, upper=upper)
 
 
-def choice_start(program: OIlpProgram, choice: Choice) -> dict[int, float]:
+def choice_start(program: OIlpProgram, choice: IntegerSolution) -> dict[int, float]:
     """Return the choice of options as a warm start for the integer program."""
     return {
         column.column: float(number == chosen)

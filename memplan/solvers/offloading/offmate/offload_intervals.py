@@ -13,13 +13,15 @@ from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ..o_ilp.activations import Activation
 from ..o_ilp.model import OIlpProgram
-from ..o_ilp.round import Choice
+from ..o_ilp.round import IntegerSolution
 from ..o_ilp.states import StateStocks
 from ..o_ilp.tensors import LITTLE, OffloadSteps, Rounding, intervals
 from ..o_ilp.weights import WeightStocks
 
 
-def tensor_intervals(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> Iterator[OffloadSteps]:
+def tensor_intervals(
+    graph: Graph, program: OIlpProgram, choice: IntegerSolution, x: Floats
+) -> Iterator[OffloadSteps]:
     """Yield the offload intervals of all groups, states and activations, in steps of the cycle; their items
     are tensors.
     """
@@ -39,7 +41,7 @@ def tensor_intervals(graph: Graph, program: OIlpProgram, choice: Choice, x: Floa
         yield from _activation_offloaded(graph, program, activation, sorted(kept), x, rounding)
 
 
-def on_disk(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> set[int]:
+def on_disk(graph: Graph, program: OIlpProgram, choice: IntegerSolution, x: Floats) -> set[int]:
     """Return the tensors that are on the disk while they are not used.
 
     Of the weights, only those updated on the device are among them.
@@ -61,7 +63,7 @@ def on_disk(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> se
     return chosen
 
 
-def _hosted_gradients(program: OIlpProgram, choice: Choice) -> set[int]:
+def _hosted_gradients(program: OIlpProgram, choice: IntegerSolution) -> set[int]:
     """Return the gradients of updates on the CPU, which go to the host in any case."""
     groups = zip(program.iteration.groups, choice.hosted, strict=True)
     return {t for group, hosted in groups for number in hosted for t in group.parcels[number].gradients}

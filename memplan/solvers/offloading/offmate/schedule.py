@@ -26,12 +26,12 @@ from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
 from ..layers.offload_intervals import uses_of
 from ..o_ilp.model import OIlpProgram
-from ..o_ilp.round import Choice
+from ..o_ilp.round import IntegerSolution
 from .offload_intervals import on_disk, tensor_intervals
 
 
 def residency_of(
-    graph: Graph, program: OIlpProgram, choice: Choice, x: Floats
+    graph: Graph, program: OIlpProgram, choice: IntegerSolution, x: Floats
 ) -> tuple[Residency, Residency]:
     """Return the decisions of an answer twice: without slots for transfers, and with the answer's."""
     order = _steps(program, choice, x)
@@ -59,7 +59,7 @@ def residency_of(
     return residency, replace(residency, offload_slots=leave, prefetch_slots=back)
 
 
-def _steps(program: OIlpProgram, choice: Choice, x: Floats) -> list[list[Run]]:
+def _steps(program: OIlpProgram, choice: IntegerSolution, x: Floats) -> list[list[Run]]:
     """Return the runs of every step, and of one more step after all."""
     iteration, blocks = program.iteration, range(len(program.choice))
     chosen = [iteration.blocks[b][choice.options[b]] for b in blocks]

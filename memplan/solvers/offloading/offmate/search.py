@@ -32,7 +32,7 @@ from ...milp.result import Settings as MilpSettings
 from ...milp.write import write
 from ..o_ilp.iteration import Iteration, Limits
 from ..o_ilp.model import OIlpProgram
-from ..o_ilp.round import Choice, choice_start, fixed, reserving, rounded
+from ..o_ilp.round import IntegerSolution, choice_start, fixed, reserving, rounded
 from .schedule import residency_of
 
 RESERVES = (0.0, 0.05, 0.1, 0.2, 0.02, 0.3, 0.15, 0.4)
@@ -73,7 +73,7 @@ class _Answer(NamedTuple):
     planned: seconds by the program. x may be of the relaxed program, before the choice.
     """
 
-    choice: Choice
+    choice: IntegerSolution
     x: Floats
     planned: float
 
@@ -115,7 +115,7 @@ class OffmateSearch:
         """
         program = OIlpProgram(iteration, self.limits)
         self.relaxation = None
-        choice: Choice | None = None
+        choice: IntegerSolution | None = None
         in_vain = 0
         for reserve in reserves:
             started, before, fits = monotonic(), self.best, False
@@ -136,7 +136,9 @@ class OffmateSearch:
         assert self.best is not None
         return self.relaxation is not None and self.best.figures.time <= self.relaxation * (1 + CLOSE)
 
-    def _answers(self, program: OIlpProgram, written: Program, known: Choice | None) -> Iterator[_Answer]:
+    def _answers(
+        self, program: OIlpProgram, written: Program, known: IntegerSolution | None
+    ) -> Iterator[_Answer]:
         """Yield answers of the program.
 
         With the choice of the last reserve if that has an answer; else relaxed, rounded and re-solved, and
@@ -167,7 +169,7 @@ class OffmateSearch:
         if result.x is not None and (answer := self._with(program, written, rounded(program, result.x))):
             yield answer
 
-    def _with(self, program: OIlpProgram, written: Program, choice: Choice) -> _Answer | None:
+    def _with(self, program: OIlpProgram, written: Program, choice: IntegerSolution) -> _Answer | None:
         chosen = fixed(program, written, choice)
         x = relaxed(chosen, self.remaining())
         return None if x is None else _Answer(choice, x, chosen.objective(x) * program.second)

@@ -12,7 +12,7 @@ offloading for training DNNs, NeurIPS 34, 2021, pp. 23844-23857.
 |--------------|---------------------------------------------------------------|
 | L, M         | `len(costs)`; `slots`, the memory besides what is resident     |
 | x_i, x̄_i     | `rotor.input[i]`, `rotor.saved[i]`, slots                     |
-| K, Q         | `Choice.kept`, `Choice.backlog`, slots                        |
+| K, Q         | `Transition.kept`, `Transition.backlog`, slots                |
 | β            | `rate`, bytes/s of the slower link, latencies included         |
 | f            | `Input`: where a segment's input is counted                   |
 | V_f(i, K, Q) | `values[i][f][K, Q]`, seconds                                 |

@@ -47,7 +47,7 @@ class Segment:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Transition:
     """One way to run a segment.
 
     seconds: of the segment, by the slots that K and Q leave free. kept, backlog: what is added to K and Q.

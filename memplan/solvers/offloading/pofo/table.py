@@ -32,7 +32,7 @@ import numpy as np
 
 from ...chains.costs import ChainCosts
 from ...chains.table import ChainTable, shifted
-from .segments import Choice, Input, Segment, Values
+from .segments import Input, Segment, Transition, Values
 
 
 class PofoTable:
@@ -84,7 +84,7 @@ class PofoTable:
             backlog = int(chosen.backlog_after(self.backlogs)[backlog])
             i, state = chosen.end, chosen.after
 
-    def _choices(self, i: int, state: Input) -> Iterator[Choice]:
+    def _choices(self, i: int, state: Input) -> Iterator[Transition]:
         rotor, costs, blocks = self.rotor, self.costs, len(self.costs)
         extra = self._extra(i, state)
         own = rotor.input[i] if state == Input.FREE else 0
@@ -94,8 +94,8 @@ class PofoTable:
             seconds = np.full(self.slots + 1, rotor.costs.both[i])
             seconds[:need] = np.inf
             served = self._served(i, i + 1)
-            yield Choice(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)
-            yield Choice(seconds, i + 1, True, True, 0, size, served, Input.SENT, extra)
+            yield Transition(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)
+            yield Transition(seconds, i + 1, True, True, 0, size, served, Input.SENT, extra)
         forward = int(costs.advance_peak[i])
         for end in range(i + 1, blocks):
             if end > i + 1:
@@ -104,11 +104,11 @@ class PofoTable:
             seconds = shifted(repeats, extra)
             seconds[: extra + self._slots(forward)] = np.inf
             served = self._served(i, end)
-            yield Choice(seconds, end, False, False, own, 0, served, Input.FREE, extra)
+            yield Transition(seconds, end, False, False, own, 0, served, Input.FREE, extra)
             if own:
-                yield Choice(seconds, end, False, True, 0, own, served, Input.FREE, extra)
+                yield Transition(seconds, end, False, True, 0, own, served, Input.FREE, extra)
 
-    def _values(self, choice: Choice) -> Values:
+    def _values(self, choice: Transition) -> Values:
         """Return the seconds from here on, by K and Q."""
         later = self.values[choice.end][choice.after]
         backlogs = choice.backlog_after(self.backlogs)

@@ -36,7 +36,7 @@ from ....planner.bounds import minimum_memory, time_bound
 from ....planner.schedule.sequence import Run, runs_of, schedule_of
 from ...candidates import Candidate, baseline_candidate, device_limit, own_bound, simulate_candidate
 from ...milp import solve as milp
-from ...milp.result import BackendError, Outcome, Progress, Result, Settings
+from ...milp.result import BackendError, MilpStatus, Progress, Result, Settings
 from ...problem import (
     InfeasibleError,
     NotAcceptedError,
@@ -172,9 +172,9 @@ class CheckmateSearch:
                 time_limit=self.clock.limit,
                 start=staged.runs.values(runs_of(self.baseline.schedule)),
             )
-            if result.outcome == Outcome.INFEASIBLE:
+            if result.status == MilpStatus.INFEASIBLE:
                 self._doubt(inf, self.baseline)
-            if result.outcome == Outcome.OPTIMAL and result.x is not None:
+            if result.status == MilpStatus.OPTIMAL and result.x is not None:
                 found = self._candidate(staged.runs.sequence(result.x))
                 least = found and found.peak
         return InfeasibleError(self.name, self.limit, least, self.min_memory)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 from ....planner.schedule.sequence import Run
 from ..hierarchy.option import Advance, Option, forward_outputs, lasting
-from ..hierarchy.passes import Pass, Step, Tensors, bytes_of, pass_of
+from ..hierarchy.passes import Pass, PassMoment, Tensors, bytes_of, pass_of
 from ..hierarchy.piece import Piece, Subgraph, part
 
 
 @dataclass(frozen=True)
-class Choice:
+class NodeRun:
     """A way to run a node.
 
     Tensors and operations are those of the cluster (`piece`); after `h_graph`, tensors are values.
@@ -44,9 +44,9 @@ class Node:
     until: it is recomputed no later than in the stage of this node; None: at any time.
     """
 
-    first: tuple[Choice, ...]
-    recompute: tuple[Choice, ...] = ()
-    turn: tuple[Choice, ...] = ()
+    first: tuple[NodeRun, ...]
+    recompute: tuple[NodeRun, ...] = ()
+    turn: tuple[NodeRun, ...] = ()
     pair: int | None = None
     leaves: int = 0
     until: int | None = None
@@ -122,15 +122,15 @@ def _forward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
     if not child.options:
         return [_single(piece, o, forward=True) for o in inner.operations[:count]]
     save = [(o.first, o.recompute, o.turn, o.saved) for o in child.options]
-    first = [Choice(_outer(piece, inner, f), index, saved) for index, (f, _a, _t, saved) in enumerate(save)]
+    first = [NodeRun(_outer(piece, inner, f), index, saved) for index, (f, _a, _t, saved) in enumerate(save)]
     recompute = [
-        Choice(_outer(piece, inner, a), index, saved) for index, (_f, a, _t, saved) in enumerate(save)
+        NodeRun(_outer(piece, inner, a), index, saved) for index, (_f, a, _t, saved) in enumerate(save)
     ]
-    turn = [Choice(_outer(piece, inner, t), index, saved) for index, (_f, _a, t, saved) in enumerate(save)]
+    turn = [NodeRun(_outer(piece, inner, t), index, saved) for index, (_f, _a, t, saved) in enumerate(save)]
     advance = child.advance
     if advance is not None:
-        first.append(Choice(_outer(piece, inner, advance.first)))
-        recompute.append(Choice(_outer(piece, inner, advance.recompute)))
+        first.append(NodeRun(_outer(piece, inner, advance.first)))
+        recompute.append(NodeRun(_outer(piece, inner, advance.recompute)))
     return [Node(tuple(first), tuple(recompute), tuple(turn), number)]
 
 
@@ -141,7 +141,7 @@ def _backward_nodes(piece: Piece, number: int, child: Child) -> list[tuple[int, 
     if not child.options:
         return [(o, _single(piece, o, forward=False)) for o in backward]
     choices = [
-        Choice(_outer(piece, inner, option.backward), index, option.saved)
+        NodeRun(_outer(piece, inner, option.backward), index, option.saved)
         for index, option in enumerate(child.options)
     ]
     results = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
@@ -154,7 +154,7 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
     wanted = {x for x in range(len(own.sizes)) if own.producers[x] and (own.shared(x) or own.result[x])}
     variants = own.variants[0] if forward else own.variants[0][:1]
     choices = tuple(
-        Choice(
+        NodeRun(
             _outer(
                 piece, inner, pass_of(own, [(0, variant.mode)], wanted & set(variant.writes), frozenset({0}))
             )
@@ -175,14 +175,16 @@ def _lone(piece: Piece, inner: Subgraph) -> Node:
     runs: list[Run] = [(o, own.variants[o][0].mode) for o in range(own.operations)]
     run = pass_of(own, runs, lasting(own), frozenset(range(own.operations)))
     results = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
-    return Node((Choice(_outer(piece, inner, run)),), leaves=bytes_of(own, results))
+    return Node((NodeRun(_outer(piece, inner, run)),), leaves=bytes_of(own, results))
 
 
 def _loss_node(piece: Piece, middle: Sequence[int]) -> Node:
     if middle:
         return _lone(piece, part(piece, (), middle))
     needs = frozenset(forward_outputs(piece))
-    return Node((Choice(Pass((), 0.0, needs, frozenset(), frozenset(), (Step(0, needs, frozenset()),))),))
+    return Node(
+        (NodeRun(Pass((), 0.0, needs, frozenset(), frozenset(), (PassMoment(0, needs, frozenset()),))),)
+    )
 
 
 def _outer(piece: Piece, inner: Subgraph, run: Pass) -> Pass:
@@ -200,7 +202,9 @@ def _outer(piece: Piece, inner: Subgraph, run: Pass) -> Pass:
         named(run.reads) | uses,
         named(run.writes) | fixes,
         named(run.starts),
-        tuple(Step(step.bytes, named(step.needs) | uses, named(step.there) | fixes) for step in run.steps),
+        tuple(
+            PassMoment(step.bytes, named(step.needs) | uses, named(step.there) | fixes) for step in run.steps
+        ),
     )
 
 
@@ -228,9 +232,9 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
     def named(tensors: Tensors) -> Tensors:
         return frozenset(value[x] for x in tensors if x in value)
 
-    def renamed(choice: Choice) -> Choice:
+    def renamed(choice: NodeRun) -> NodeRun:
         run = choice.run
-        steps = tuple(Step(s.bytes, named(s.needs), named(s.there)) for s in run.steps)
+        steps = tuple(PassMoment(s.bytes, named(s.needs), named(s.there)) for s in run.steps)
         return replace(
             choice, run=replace(run, reads=named(run.reads), writes=named(run.writes), steps=steps)
         )

@@ -11,11 +11,11 @@ from ...milp.result import Settings
 from ..hierarchy.grid import Budget, Budgets, Found, options_on_grid
 from ..hierarchy.option import Option, select
 from ..hierarchy.piece import Piece
-from .graph import Child, Choice, HGraph, h_graph
+from .graph import Child, HGraph, NodeRun, h_graph
 from .model import h_program
 from .stages import Slot
 
-Chosen = Mapping[Slot, Choice]
+Chosen = Mapping[Slot, NodeRun]
 
 
 def options_of(
@@ -30,7 +30,7 @@ def options_of(
         else:
             program = h_program(graph, sum(piece.sizes), least=True)
         result = milp.solve(program.program, Settings(gap=budgets.gap, threads=1), time_limit=seconds)
-        return result.outcome, None if result.x is None else runs_of(graph, program.chosen(result.x))
+        return result.status, None if result.x is None else runs_of(graph, program.chosen(result.x))
 
     return options_on_grid(piece, budgets, seconds, search)
 

@@ -34,7 +34,7 @@ from ...milp.linear import Linear, column_sum, total
 from ...milp.model import Model, Program
 from ..checkmate.tensors import TensorColumns
 from ..hierarchy.passes import Tensors
-from .graph import Choice, HGraph
+from .graph import HGraph, NodeRun
 from .stages import Slot, Stages, choices_at, stages_of
 
 SCALE = 1000.0
@@ -54,16 +54,16 @@ class HProgram:
     """
 
     program: Program
-    choices: Mapping[Slot, Sequence[tuple[Choice, int]]]
+    choices: Mapping[Slot, Sequence[tuple[NodeRun, int]]]
     seconds: float
 
-    def chosen(self, x: Floats) -> dict[Slot, Choice]:
+    def chosen(self, x: Floats) -> dict[Slot, NodeRun]:
         """Return an answer's choices, in order."""
         return {
             slot: choice for slot, row in self.choices.items() for choice, column in row if x[column] > 0.5
         }
 
-    def values(self, chosen: Mapping[Slot, Choice]) -> dict[int, float]:
+    def values(self, chosen: Mapping[Slot, NodeRun]) -> dict[int, float]:
         """Return the columns' values for given choices."""
         return {
             column: float(chosen.get(slot) == choice)
@@ -105,7 +105,7 @@ class _Writing:
         self.held: dict[int, int] = {}
         self.saved: dict[int, list[int | None]] = {}
         self.left = 0.0
-        self.choices: dict[Slot, list[tuple[Choice, int]]] = {}
+        self.choices: dict[Slot, list[tuple[NodeRun, int]]] = {}
 
     def _last_uses(self) -> list[Slot]:
         end = len(self.graph.nodes)
@@ -175,7 +175,7 @@ class _Writing:
         assert child is not None
         return child
 
-    def _pair(self, slot: Slot, row: Sequence[tuple[Choice, int]]) -> None:
+    def _pair(self, slot: Slot, row: Sequence[tuple[NodeRun, int]]) -> None:
         """Write (3.17) to (3.19): what a forward run saves stays until the backward that uses it."""
         _stage, k = slot
         child = self.graph.nodes[k].pair
@@ -216,7 +216,7 @@ class _Writing:
     def _count_bytes(
         self,
         slot: Slot,
-        row: Sequence[tuple[Choice, int]],
+        row: Sequence[tuple[NodeRun, int]],
         before: Mapping[int, int],
         new: Mapping[int, list[int]],
     ) -> None:
@@ -236,7 +236,7 @@ class _Writing:
             steps = Linear((column, size / self.unit) for column, size in sizes.items())
             self._limit_bytes(base + held + made + steps)
 
-    def _phantoms_beside(self, slot: Slot, row: Sequence[tuple[Choice, int]], pair: int | None) -> Linear:
+    def _phantoms_beside(self, slot: Slot, row: Sequence[tuple[NodeRun, int]], pair: int | None) -> Linear:
         """Return the phantoms while the node runs.
 
         Its own are in its steps' bytes, unless it runs without them.
@@ -261,7 +261,7 @@ class _Writing:
 
 
 def _moments(
-    row: Sequence[tuple[Choice, int]], corrected: bool
+    row: Sequence[tuple[NodeRun, int]], corrected: bool
 ) -> dict[tuple[Tensors, Tensors], dict[int, int]]:
     """Return (inputs still needed, outputs made) -> what each run takes then: column -> bytes.
 

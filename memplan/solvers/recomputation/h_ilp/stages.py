@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ....graphs.closure import closure
-from .graph import Choice, HGraph, Node
+from .graph import HGraph, Node, NodeRun
 
 Slot = tuple[int, int]
 
@@ -69,7 +69,7 @@ def _needed(graph: HGraph, stage: int) -> set[int]:
     return {stage, *closure(first, lambda k: producers(k) if graph.nodes[k].recompute else ())}
 
 
-def choices_at(graph: HGraph, slot: Slot) -> list[Choice]:
+def choices_at(graph: HGraph, slot: Slot) -> list[NodeRun]:
     """Return the choices of a slot's node in its stage."""
     stage, k = slot
     node = graph.nodes[k]

@@ -19,7 +19,7 @@ from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import Candidate, simulate_candidate
 from ...clock import Clock
 from ...milp import solve as milp
-from ...milp.result import Outcome, Progress, Result, Settings
+from ...milp.result import MilpStatus, Progress, Result, Settings
 from ...skipped import skipping
 from ..hierarchy.tree import Hierarchy
 from .graph import Child, HGraph, h_graph
@@ -80,9 +80,9 @@ def fastest(
         bound = min(bound, result.bound * program.seconds)
         nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
         if result.x is None:
-            proven = proven or result.outcome == Outcome.INFEASIBLE
+            proven = proven or result.status == MilpStatus.INFEASIBLE
             return HierarchyResult(best, bound, proven, nodes)
-        proven = result.outcome == Outcome.OPTIMAL
+        proven = result.status == MilpStatus.OPTIMAL
         chosen = program.chosen(result.x)
         runs = _laid_out(hierarchy, top, chosen)
         found = _candidate(graph, runs)
@@ -107,7 +107,7 @@ def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, clock: Clock) -> C
     enough = int(2 * graph.tensors.bytes.sum() + graph.operations.workspace.sum())
     program = h_program(top, enough, corrected=True, least=True)
     result = milp.solve(program.program, Settings(gap=0.0, threads=1), time_limit=clock.limit)
-    if result.x is None or result.outcome != Outcome.OPTIMAL:
+    if result.x is None or result.status != MilpStatus.OPTIMAL:
         return None
     return _candidate(graph, _laid_out(hierarchy, top, program.chosen(result.x)))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ....planner.schedule.sequence import Run
 from ...clock import Clock
-from ...milp.result import Outcome
+from ...milp.result import MilpStatus
 from .option import Option, default_option, option_of
 from .passes import Pass, bytes_of
 from .piece import Piece
@@ -61,7 +61,7 @@ class _Answer:
     save: int = 0
 
 
-Found = tuple[Outcome, tuple[Sequence[Run], Sequence[Run]] | None]
+Found = tuple[MilpStatus, tuple[Sequence[Run], Sequence[Run]] | None]
 """The runs up to the loss and those after it."""
 
 Search = Callable[[Budget | None, float], Found]
@@ -119,8 +119,8 @@ def _kept(piece: Piece, option: Option) -> int:
 
 
 def _answer(piece: Piece, budget: Budget | None, found: Found) -> _Answer:
-    outcome, runs = found
-    complete = outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+    status, runs = found
+    complete = status in (MilpStatus.OPTIMAL, MilpStatus.INFEASIBLE)
     if runs is None:
         return _Answer(budget, None, complete)
     option = option_of(piece, *runs)

@@ -21,7 +21,7 @@ Tensors = frozenset[int]
 
 
 @dataclass(frozen=True)
-class Step:
+class PassMoment:
     """A moment of a pass.
 
     bytes: its own tensors and workspace.
@@ -50,7 +50,7 @@ class Pass:
     reads: Tensors
     writes: Tensors
     starts: Tensors
-    steps: tuple[Step, ...]
+    steps: tuple[PassMoment, ...]
 
     @property
     def bytes(self) -> int:
@@ -85,7 +85,7 @@ def covers(one: Pass, other: Pass) -> bool:
     )
 
 
-def _no_worse(one: Step, other: Step) -> bool:
+def _no_worse(one: PassMoment, other: PassMoment) -> bool:
     return one.bytes <= other.bytes and one.needs <= other.needs and one.there <= other.there
 
 
@@ -126,13 +126,13 @@ def _steps(
     reads: Tensors,
     writes: Tensors,
     starts: Tensors,
-) -> list[Step]:
+) -> list[PassMoment]:
     end = {x: len(runs) for x in reads}
     for at in range(len(runs) - 1, -1, -1):
         end.update((x, at) for x in dead[at] if x in end)
     alive, given, there = set(starts), set(reads), set[int]()
     total = bytes_of(piece, alive)
-    steps: list[Step] = []
+    steps: list[PassMoment] = []
     for at, run in enumerate(runs):
         variant = variant_of(piece, run)
         for x in variant.writes:
@@ -142,7 +142,7 @@ def _steps(
                 alive.add(x)
                 total += piece.sizes[x]
         needs = frozenset(x for x in reads if end[x] >= at)
-        steps.append(Step(total + variant.workspace, needs, frozenset(there)))
+        steps.append(PassMoment(total + variant.workspace, needs, frozenset(there)))
         for x in dead[at]:
             given.discard(x)
             if x in alive:
@@ -151,9 +151,9 @@ def _steps(
     return steps
 
 
-def _worst(steps: Iterable[Step]) -> tuple[Step, ...]:
+def _worst(steps: Iterable[PassMoment]) -> tuple[PassMoment, ...]:
     """Return the steps without those that another covers."""
-    kept: list[Step] = []
+    kept: list[PassMoment] = []
     for step in sorted(set(steps), key=lambda s: (-s.bytes, -len(s.needs), -len(s.there))):
         if not any(_no_worse(step, other) for other in kept):
             kept.append(step)

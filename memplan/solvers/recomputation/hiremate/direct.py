@@ -21,7 +21,7 @@ from ....graphs.machine import Machine
 from ....planner.bounds import minimum_memory
 from ....planner.schedule.sequence import runs_of
 from ...candidates import Candidate, device_limit
-from ...milp.result import Outcome
+from ...milp.result import MilpStatus
 from ...problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Status, ValidatedSolution
 from ...registry import run as registry
 from ..hierarchy.grid import Budget, Budgets, Found, options_on_grid
@@ -62,12 +62,12 @@ def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tup
 
     def search(budget: Budget | None, seconds: float) -> Found:
         if budget is None:
-            outcome, solution = _least(name, ordered, seconds)
+            status, solution = _least(name, ordered, seconds)
         else:
             beyond = max(0, budget.peak - budget.save - passing)
             asked = _with_workspace(ordered, cluster.turn, beyond)
-            outcome, solution = _solved(name, asked, budget.peak + inputs, seconds)
-        return outcome, None if solution is None else halves(piece, cluster, runs_of(solution.schedule))
+            status, solution = _solved(name, asked, budget.peak + inputs, seconds)
+        return status, None if solution is None else halves(piece, cluster, runs_of(solution.schedule))
 
     return options_on_grid(piece, budgets, seconds, search)
 
@@ -94,20 +94,20 @@ def whole(
     return found, False
 
 
-Solved = tuple[Outcome, ValidatedSolution | None]
+Solved = tuple[MilpStatus, ValidatedSolution | None]
 
 
 def _solved(name: str, graph: Graph, limit: int, seconds: float) -> Solved:
     try:
         solution = registry.solve(name, Problem(graph, limit, ALONE), seconds, bound_seconds=0.0)
     except NotFoundError:
-        return Outcome.UNKNOWN, None
+        return MilpStatus.UNKNOWN, None
     except (InfeasibleError, NotAcceptedError):
-        return Outcome.INFEASIBLE, None
+        return MilpStatus.INFEASIBLE, None
     if solution.interrupted:
         raise KeyboardInterrupt
     cut_short = solution.status is Status.FEASIBLE
-    return Outcome.FEASIBLE if cut_short else Outcome.OPTIMAL, solution
+    return MilpStatus.FEASIBLE if cut_short else MilpStatus.OPTIMAL, solution
 
 
 def _least(name: str, graph: Graph, seconds: float) -> Solved:
@@ -116,11 +116,11 @@ def _least(name: str, graph: Graph, seconds: float) -> Solved:
     try:
         solution = registry.solve(name, Problem(graph, min_memory, ALONE), seconds / 2, bound_seconds=0.0)
     except NotAcceptedError:
-        return Outcome.INFEASIBLE, None
+        return MilpStatus.INFEASIBLE, None
     except InfeasibleError as refusal:
         found = refusal.found if isinstance(refusal, NotFoundError) else refusal.least
-        return (Outcome.UNKNOWN, None) if found is None else _solved(name, graph, found, seconds / 2)
-    return Outcome.OPTIMAL, solution
+        return (MilpStatus.UNKNOWN, None) if found is None else _solved(name, graph, found, seconds / 2)
+    return MilpStatus.OPTIMAL, solution
 
 
 def _with_workspace(graph: Graph, operation: int, workspace: int) -> Graph:

@@ -34,8 +34,8 @@ def options_of(
             staged = rk_checkmate_program(cluster.graph, sum(piece.sizes), least=True)
         result = milp.solve(staged.program, Settings(gap=budgets.gap, threads=1), time_limit=seconds)
         if result.x is None:
-            return result.outcome, None
-        return result.outcome, halves(piece, cluster, staged.runs.sequence(result.x))
+            return result.status, None
+        return result.status, halves(piece, cluster, staged.runs.sequence(result.x))
 
     return options_on_grid(piece, budgets, seconds, search)
 

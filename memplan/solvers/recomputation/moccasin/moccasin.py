@@ -43,7 +43,7 @@ from ...candidates import (
     own_bound,
     simulate_candidate,
 )
-from ...milp.result import Outcome, Progress
+from ...milp.result import MilpStatus, Progress
 from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResult, Status
 from ...settings import SolverSettings, seed_setting, setting, workers_setting
 from ...skipped import skipping
@@ -130,7 +130,7 @@ class _Rounds:
         if start is None:
             baseline = in_default_mode(range(len(self.graph.operations)))
             found = self._search(searcher, baseline, least=True)
-            self.impossible = found.outcome == Outcome.OPTIMAL and found.bound > 0
+            self.impossible = found.status == MilpStatus.OPTIMAL and found.bound > 0
             start = self.best if found.objective == 0 else None
         if start is not None and not self.clock.interrupted:
             self.bound = self._search(searcher, runs_of(start.schedule)).bound

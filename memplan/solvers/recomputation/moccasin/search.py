@@ -17,7 +17,7 @@ from types import TracebackType
 
 from ....graphs.graph import Graph
 from ....planner.schedule.sequence import Run
-from ...milp.result import BackendError, Outcome
+from ...milp.result import BackendError, MilpStatus
 from ...workers.worker import Pool, WorkerCrashedError, WorkerFaultError
 
 WORKER = "memplan.solvers.recomputation.moccasin.worker:search"
@@ -59,7 +59,7 @@ class MoccasinResult:
     seconds: of searching.
     """
 
-    outcome: Outcome
+    status: MilpStatus
     runs: list[Run] | None
     objective: float
     bound: float
@@ -68,7 +68,7 @@ class MoccasinResult:
     @staticmethod
     def nothing() -> MoccasinResult:
         """Return a result with nothing found, and nothing proven."""
-        return MoccasinResult(Outcome.UNKNOWN, None, inf, -inf, 0.0)
+        return MoccasinResult(MilpStatus.UNKNOWN, None, inf, -inf, 0.0)
 
 
 class Searcher(AbstractContextManager["Searcher"]):

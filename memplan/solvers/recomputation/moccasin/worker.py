@@ -10,7 +10,7 @@ from math import inf
 from ortools.sat.python import cp_model
 
 from ....graphs.graph import Graph
-from ...milp.result import BackendError, Outcome
+from ...milp.result import BackendError, MilpStatus
 from ...workers.serve import Call
 from .model import RetentionProgram, retention_program
 from .search import Limits, MoccasinResult, Question
@@ -42,35 +42,33 @@ class _SolutionCallback(cp_model.CpSolverSolutionCallback):
 
     def run(self) -> MoccasinResult:
         self.call.on_stop(self.solver.stop_search)
-        status = self.solver.solve(self.program.model, self)
+        code = self.solver.solve(self.program.model, self)
         self.call.on_stop(None)
-        outcome = _OUTCOMES.get(status)
+        status = _STATUSES.get(code)
         seconds = self.solver.wall_time
-        if outcome is None:
-            raise BackendError(f"CP-SAT gave up: {self.solver.status_name(status)}")
-        if outcome == Outcome.INFEASIBLE:
-            return MoccasinResult(outcome, None, inf, inf, seconds)
+        if status is None:
+            raise BackendError(f"CP-SAT gave up: {self.solver.status_name(code)}")
+        if status == MilpStatus.INFEASIBLE:
+            return MoccasinResult(status, None, inf, inf, seconds)
         bound = self.program.bound(self.solver.best_objective_bound)
-        if outcome == Outcome.UNKNOWN:
-            return MoccasinResult(outcome, None, inf, bound, seconds)
+        if status == MilpStatus.UNKNOWN:
+            return MoccasinResult(status, None, inf, bound, seconds)
         objective = self.program.value(self.solver.objective_value)
-        return MoccasinResult(
-            outcome, sequence_of(self.program, self.solver.value), objective, bound, seconds
-        )
+        return MoccasinResult(status, sequence_of(self.program, self.solver.value), objective, bound, seconds)
 
     def on_solution_callback(self) -> None:
         objective = self.program.value(self.objective_value)
         bound = self.program.bound(self.best_objective_bound)
         runs = sequence_of(self.program, self.value)
-        self.call.report(MoccasinResult(Outcome.FEASIBLE, runs, objective, bound, self.wall_time))
+        self.call.report(MoccasinResult(MilpStatus.FEASIBLE, runs, objective, bound, self.wall_time))
         enough = self.limits.enough is not None and self.objective_value <= self.limits.enough
         if enough or self.call.stopped.is_set():  # a stop that came before CP-SAT had begun was lost
             self.stop_search()
 
 
-_OUTCOMES = {
-    cp_model.OPTIMAL: Outcome.OPTIMAL,
-    cp_model.FEASIBLE: Outcome.FEASIBLE,
-    cp_model.INFEASIBLE: Outcome.INFEASIBLE,
-    cp_model.UNKNOWN: Outcome.UNKNOWN,
+_STATUSES = {
+    cp_model.OPTIMAL: MilpStatus.OPTIMAL,
+    cp_model.FEASIBLE: MilpStatus.FEASIBLE,
+    cp_model.INFEASIBLE: MilpStatus.INFEASIBLE,
+    cp_model.UNKNOWN: MilpStatus.UNKNOWN,
 }

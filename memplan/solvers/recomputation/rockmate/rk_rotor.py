@@ -90,7 +90,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenOption:
     """An option that the table takes, for blocks that run forward once.
 
     forward, backward: bytes available to these parts, besides the `gradient_bytes` that pass by them.
@@ -102,13 +102,13 @@ class Choice:
     backward: int
 
 
-def _choices(costs: BlockOptionCosts, table: ChainTable, slots: int) -> Iterator[Choice]:
+def _choices(costs: BlockOptionCosts, table: ChainTable, slots: int) -> Iterator[ChosenOption]:
     """Yield the options that the table takes, and the memory that each has."""
     passing = costs.costs.chain.gradient_bytes
     for number, last, left in table.chosen(slots):
         memory = left * table.slot_bytes + table.spare_bytes
         segment, option = costs.options[number]
-        yield Choice(segment, option, memory - int(passing[last]), memory - int(passing[segment.last]))
+        yield ChosenOption(segment, option, memory - int(passing[last]), memory - int(passing[segment.last]))
 
 
 class ChainSearch:
@@ -177,7 +177,7 @@ class ChainSearch:
         kinds = zip(identical, options, strict=True)
         return option_costs(chained.graph, chained.chain, chained.runs, kinds)
 
-    def improve(self, options: Sequence[Iterable[Option]], slots: int) -> list[Choice]:
+    def improve(self, options: Sequence[Iterable[Option]], slots: int) -> list[ChosenOption]:
         """Run Algorithm 5, and find the fastest of the table's sequences that fits; return its choices.
 
         options: by kind.

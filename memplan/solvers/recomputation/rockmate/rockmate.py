@@ -41,7 +41,7 @@ from ...problem import Options, Problem, SolverResult, Status
 from ...settings import gap_setting, setting
 from ...stages.slots import has_faster_variants
 from ..blocks.kinds import BlockOptions, Budgets
-from .rk_rotor import ChainSearch, Choice
+from .rk_rotor import ChainSearch, ChosenOption
 
 NAME = "rockmate"
 
@@ -112,7 +112,7 @@ class _Rockmate:
             while self._answer(each(wanted)):
                 wanted = self._improve()
 
-    def _improve(self) -> list[Choice]:
+    def _improve(self) -> list[ChosenOption]:
         start = monotonic()
         wanted = self.search.improve([kind.options for kind in self.kinds], self.settings.slots)
         self.reserve = monotonic() - start
@@ -137,7 +137,7 @@ class _Rockmate:
         """Return the seconds before the dynamic program is to run for the last time."""
         return self.search.clock.left - 1.5 * self.reserve - 0.5
 
-    def _in_turn(self, wanted: Iterable[Choice]) -> Iterator[Question]:
+    def _in_turn(self, wanted: Iterable[ChosenOption]) -> Iterator[Question]:
         """Yield the budgets that the dynamic program leaves at each block that it runs once.
 
         What the block keeps there comes first, then other values of M_save. Small blocks come first: their
@@ -152,7 +152,7 @@ class _Rockmate:
                 least = kind.saves[0]
                 yield kind, kind.clamped(peak, least + int((saved - least) * step))
 
-    def _grid(self, _wanted: Iterable[Choice]) -> Iterator[Question]:
+    def _grid(self, _wanted: Iterable[ChosenOption]) -> Iterator[Question]:
         """Yield evenly spaced budgets (thesis 2.6), large ones first."""
         peaks, saves = self.settings.peaks, self.settings.saves
         for p in range(peaks):

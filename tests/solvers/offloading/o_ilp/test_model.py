@@ -12,7 +12,7 @@ import pytest
 from exact_offmate import best_time
 from fluid_offmate import fluid_time
 from memplan.solvers.milp import solve as milp
-from memplan.solvers.milp.result import Outcome, Settings
+from memplan.solvers.milp.result import MilpStatus, Settings
 from memplan.solvers.offloading.o_ilp.iteration import Carried, Group, Iteration, Limits, Option
 from memplan.solvers.offloading.o_ilp.model import OIlpProgram
 
@@ -75,7 +75,7 @@ def solved(iteration: Iteration, limits: Limits, *, whole: bool = True, without:
         lower[written.rows[without]], upper[written.rows[without]] = -inf, inf
         program = replace(program, row_lower=lower, row_upper=upper)
     result = milp.solve(program, EXACT)
-    if result.outcome == Outcome.INFEASIBLE or result.objective is None:
+    if result.status == MilpStatus.INFEASIBLE or result.objective is None:
         return inf
     return result.objective * written.second
 

@@ -18,7 +18,7 @@ from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.schedule.sequence import runs_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.milp import solve as milp
-from memplan.solvers.milp.result import Outcome, Result, Settings
+from memplan.solvers.milp.result import MilpStatus, Result, Settings
 from memplan.solvers.problem import InfeasibleError, NotFoundError, Options, Problem
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.h_ilp.graph import HGraph, h_graph
@@ -110,7 +110,7 @@ def cluster(seed: int) -> tuple[Piece, HGraph]:
 def least_seconds(graph: HGraph, peak: int, save: int | None = None) -> float | None:
     program = h_program(graph, peak, save)
     result = milp.solve(program.program, EXACT)
-    assert result.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+    assert result.status in (MilpStatus.OPTIMAL, MilpStatus.INFEASIBLE)
     return None if result.objective is None else result.objective * program.seconds
 
 

@@ -30,7 +30,7 @@ from memplan.solvers.problem import (
     Status,
 )
 from memplan.solvers.recomputation.hierarchy.option import Option, default_option, select
-from memplan.solvers.recomputation.hierarchy.passes import Pass, Step, pass_of
+from memplan.solvers.recomputation.hierarchy.passes import Pass, PassMoment, pass_of
 from memplan.solvers.recomputation.hierarchy.piece import part, whole
 from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
 from memplan.solvers.recomputation.hiremate import h_ilp, hiremate
@@ -225,7 +225,7 @@ def test_options_are_selected_at_the_middles_of_intervals(
     nothing = Pass((), 0.0, frozenset(), frozenset(), frozenset(), ())
     options = [
         Option(
-            replace(nothing, time=float(number), steps=(Step(peak, frozenset(), frozenset()),)),
+            replace(nothing, time=float(number), steps=(PassMoment(peak, frozenset(), frozenset()),)),
             nothing,
             nothing,
             nothing,

@@ -22,7 +22,7 @@ from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate
-from memplan.solvers.milp.result import Outcome
+from memplan.solvers.milp.result import MilpStatus
 from memplan.solvers.problem import InfeasibleError, Options, Problem, SolverResult, Status
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.checkmate.checkmate import NotFoundError
@@ -87,7 +87,7 @@ def test_every_solution_of_the_program_holds(graph: Graph, seed: int) -> None:
         for budget in sorted({min_memory + (peak - min_memory) * step // 5 for step in range(6)}):
             found = searcher.search(Question(budget - always, 3, [], False, Limits(threads=1)))
             if found.runs is None:
-                assert found.outcome == Outcome.INFEASIBLE
+                assert found.status == MilpStatus.INFEASIBLE
                 assert not times
                 continue
             figures = simulate(graph, schedule_of(graph, found.runs), budget=budget).figures
@@ -154,10 +154,10 @@ def test_one_copy_is_the_plain_schedule_or_nothing() -> None:
     plain, always = baseline(graph), int(graph.tensors.bytes[graph.resident].sum())
     with Searcher(graph) as searcher:
         outcomes = [
-            searcher.search(Question(budget - always, 1, [], False, Limits())).outcome
+            searcher.search(Question(budget - always, 1, [], False, Limits())).status
             for budget in (plain.peak - 1, plain.peak)
         ]
-    assert outcomes == [Outcome.INFEASIBLE, Outcome.OPTIMAL]
+    assert outcomes == [MilpStatus.INFEASIBLE, MilpStatus.OPTIMAL]
 
 
 @pytest.mark.scripts
@@ -186,7 +186,7 @@ def test_a_search_that_is_given_up_does_not_answer_the_next_question(monkeypatch
             given_up = searcher.search(Question(capacity, 2, [], False, Limits(0.0, threads=1)))
         assert given_up.runs is None
         found = searcher.search(Question(capacity, 2, [], False, Limits(threads=1)))
-    assert found.outcome == Outcome.OPTIMAL
+    assert found.status == MilpStatus.OPTIMAL
     assert found.runs == in_default_mode(range(len(graph.operations)))
 
 

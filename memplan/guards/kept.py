@@ -105,8 +105,8 @@ def kept(path: Path, thing: Any) -> Iterable[Kept]:
 def kept_class(path: Path, kind: type) -> Kept:
     """Note a class's attributes that are not methods."""
     entries = class_entries(kind)
-    plain = (name for name in entries if not name.startswith("__"))
-    names = [name for name in plain if class_entry(type(entries[name]), "__get__") is MISSING]
+    own = (name for name in entries if not name.startswith("__"))
+    names = [name for name in own if class_entry(type(entries[name]), "__get__") is MISSING]
 
     def write(known: _Entries) -> None:
         for name, thing in known:

@@ -160,13 +160,13 @@ def estimate_row(row: Row) -> dict[str, Any]:
     from memplan.planner.addresses.caching_allocator import reserved_peak
     from memplan.planner.addresses.lifetimes import lifetimes
     from memplan.planner.baseline import baseline, baseline_schedule
-    from memplan.planner.sizing.accumulation import accumulating
-    from memplan.planner.sizing.eight_bit import with_eight_bit_states
-    from memplan.planner.sizing.estimate_range import memory_span
-    from memplan.planner.sizing.ordinary_loop import ordinary_loop
     from memplan.profiling.profile.estimates import Estimates
     from memplan.profiling.profile.loops import BLOCK_BYTES, cost_of_adding, state_elements
     from memplan.profiling.profile.workspace import constant_bytes
+    from memplan.sizing.accumulation import accumulating
+    from memplan.sizing.eight_bit import with_eight_bit_states
+    from memplan.sizing.estimate_range import memory_span
+    from memplan.sizing.ordinary_loop import ordinary_loop
     from memplan.solvers.problem import Problem
     from memplan.solvers.registry import run as registry
     from memplan.updates.choice import OptimizerChoice

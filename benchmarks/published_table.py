@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from memplan.graphs.machines.gpus import find_gpu
-from memplan.planner.sizing.estimate_range import time_span
+from memplan.sizing.estimate_range import time_span
 from published_work import Work, iteration_seconds
 
 UNITS = {"MiB": 2**20, "GiB": 2**30, "MB": 10**6, "GB": 10**9}

@@ -17,15 +17,14 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from memplan.cli.size.loop_options import LoopOptions
-from memplan.cli.size.loops import Loops
-from memplan.cli.size.model import open_subject
-from memplan.cli.size.words import with_article
 from memplan.graphs.machines.presets import find_preset, with_host
 from memplan.graphs.units import format_bytes
 from memplan.planner.baseline import any_size, baseline, baseline_schedule
-from memplan.planner.sizing.estimate_range import usable
 from memplan.profiling.profile.workspace import constant_bytes
+from memplan.sizing.estimate_range import usable
+from memplan.sizing.loops import Loops
+from memplan.sizing.subject import LoopOptions, open_subject
+from memplan.sizing.words import with_article
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from plan_picture import LEFT, TOP, Curve, Picture, arrow

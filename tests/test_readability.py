@@ -74,7 +74,7 @@ CODE_WORDS = (
 CODE_WORDS += ("strangers", "as ever", "at hand", "in the place of")
 MEANT_IN_CODE = {
     "cli/printing/output.py": "rich's attribute `Text.plain`",
-    "cli/size/words.py": "math.floor",
+    "sizing/words.py": "math.floor",
     "exchange/nodes.py": "np.floor",
     "exchange/onnx_shapes.py": "ONNX's operator Floor, np.floor",
     "profiling/compare/verdict.py": "a field in files of older versions",

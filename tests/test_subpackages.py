@@ -34,6 +34,7 @@ LAYERS = (
     "training",
     "report",
     "exchange",
+    "sizing",
     "cli",
 )
 PUBLIC = re.compile(r"Public modules: ([\w, \n]+)\.")

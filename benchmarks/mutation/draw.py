@@ -26,6 +26,7 @@ PACKAGES = (
     "comparison",
     "report",
     "exchange",
+    "sizing",
     "cli",
 )
 """Packages of the source, each a folder of the root."""

@@ -14,7 +14,7 @@ from ..comparison.trial import warm_up
 from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..graphs.units import counted, duration, format_bytes
+from ..graphs.units import counted, duration, format_bytes, signed
 from ..planner.budget import Budget, spelled
 from ..planner.report import Report
 from ..planner.schedule.schedule import Schedule
@@ -35,7 +35,7 @@ from .options import (
 from .parameter_types import DOCUMENT
 from .phases import Phases
 from .printing import breakdown
-from .printing.figures import graph_row, report_document, signed
+from .printing.figures import graph_row, report_document
 from .printing.output import Output, labelled, table
 from .replay import open_schedule, validate_schedule
 from .solving import Search, solve_graph

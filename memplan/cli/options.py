@@ -18,13 +18,12 @@ from ..graphs.machines.presets import find_machine
 from ..planner.budget import Budget, parse_budget, parse_reserve, spelled
 from ..solvers.allowed import parse_allow
 from ..solvers.problem import Technique
+from ..solvers.registry.catalogue import DEFAULT_SOLVER
 from .known_names import completing, machines_here, solvers
 from .parameter_types import SECONDS, TIME_METAVAR
 from .printing.log import logged
 from .printing.output import Output
 from .printing.output_files import STDOUT, check_writable
-
-DEFAULT_SOLVER = "auto"
 
 FILE = click.Path(path_type=Path)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..graphs.units import duration
+from ..graphs.units import duration, signed
 from ..planner.budget import spelled
 from ..report.traces.measured import measured
 from ..report.traces.planned import planned
@@ -17,7 +17,7 @@ from .exits import CheckFailedError, OverPlanError
 from .export_views import subject_of, trace_option, write_trace
 from .options import count_option, output_options
 from .planned_step import planned_step, step_options
-from .printing.figures import graph_row, signed
+from .printing.figures import graph_row
 from .printing.output import Output, Row, labelled
 from .replay import Held, arena_of, open_schedule, validate_schedule
 

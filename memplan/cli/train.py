@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..graphs.units import duration
+from ..graphs.units import duration, signed
 from ..planner.budget import spelled
 from .options import FILE, count_option, output_options
 from .planned_step import Planned, planned_step, step_options
-from .printing.figures import graph_row, signed
+from .printing.figures import graph_row
 from .printing.output import Output, Row, labelled
 from .replay import arena_of, open_schedule, validate_schedule
 

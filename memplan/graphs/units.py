@@ -157,5 +157,10 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.{_places(seconds / 1e-6)}f} µs" if seconds else "0 s"
 
 
+def signed(fraction: float) -> str:
+    """Format a share as '+6.9%'."""
+    return f"{fraction + 0.0:+.1%}"
+
+
 def _places(value: float) -> int:
     return 2 if value < 10 else 1 if value < 100 else 0

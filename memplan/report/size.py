@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ..comparison.tables import Table
 from ..graphs.units import format_bytes
-from ..planner.sizing.estimate_range import Span
 from .still import html_table, still_page
 from .tradeoff import STYLE as CURVE_STYLE
 from .tradeoff import Curve
@@ -27,12 +26,12 @@ _WIDTH, _ROW, _BASE, _LEFT, _RIGHT = 380, 22, 15, 64, 306
 
 
 class Bar(NamedTuple):
-    """A batch that fits. needs: bytes of the device."""
+    """A batch that fits. needs: low, expected and high bytes of the device."""
 
     batch: str
     samples_per_second: float
     best: bool
-    needs: Span | None
+    needs: tuple[float, float, float] | None
 
 
 class Section(NamedTuple):
@@ -68,7 +67,7 @@ def _picture(bars: Sequence[Bar]) -> Iterator[str]:
     A dot on a line marks the expected memory. On a phone the second half is below the first.
     """
     fastest = max(bar.samples_per_second for bar in bars) or 1.0
-    most = max((bar.needs.high for bar in bars if bar.needs), default=0.0) or 1.0
+    most = max((bar.needs[2] for bar in bars if bar.needs), default=0.0) or 1.0
     yield '<div class="batches">'
     yield _half("samples/s", "samples per second", [_rate_row(bar, fastest) for bar in bars], bars)
     yield _half("memory, low to high", "memory", [_memory_row(bar, most) for bar in bars], bars)
@@ -109,5 +108,5 @@ def _memory_row(bar: Bar, most: float) -> str:
     return (
         f'<line class="span" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>'
         f'<circle class="mark" cx="{dot:.1f}" cy="{middle}" r="3"/>'
-        f'<text x="{high + 6:.1f}" y="{_BASE}">{format_bytes(int(bar.needs.expected))}</text>'
+        f'<text x="{high + 6:.1f}" y="{_BASE}">{format_bytes(int(bar.needs[1]))}</text>'
     )

@@ -12,9 +12,9 @@ from memplan.graphs.machines.presets import find_preset
 from memplan.model.file import ModelFile
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.sizing.ordinary_loop import ordinary_loop
 from memplan.profiling.profile.efficiency import efficiencies
 from memplan.profiling.profile.estimates import Estimates
+from memplan.sizing.ordinary_loop import ordinary_loop
 from memplan.updates.choice import OptimizerChoice
 from torch import nn
 

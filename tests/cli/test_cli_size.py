@@ -14,18 +14,18 @@ import plug_ins
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
-from memplan.cli.size import alternatives
-from memplan.cli.size.model import Subject
 from memplan.cli.size.report import lines_of
-from memplan.cli.size.search import Room, SizeResult
 from memplan.graphs.generators import chain
 from memplan.graphs.machines.presets import find_preset, presets
 from memplan.model.file import ModelFile
 from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import Figures
-from memplan.planner.sizing.estimate_range import LOOSE
-from memplan.planner.sizing.sizing import BatchTrial
 from memplan.profiling.profile.estimates import Estimates
+from memplan.sizing import alternatives
+from memplan.sizing.estimate_range import LOOSE
+from memplan.sizing.search import Room, SizeResult
+from memplan.sizing.subject import Subject
+from memplan.sizing.trial import BatchTrial
 
 Plan = Callable[..., Result]
 KEPT = 8_519_680

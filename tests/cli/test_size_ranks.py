@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.cli.main import main
-from memplan.cli.size import ranks as ranks_search
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine, Peers
@@ -22,7 +21,8 @@ from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.sizing.sizing import minimum_of
+from memplan.sizing import ranks as ranks_search
+from memplan.sizing.trial import minimum_of
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
 from memplan.solvers.problem import Problem
 

@@ -16,9 +16,9 @@ from memplan.cli.main import main
 from memplan.comparison.tables import Table
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.sizing.estimate_range import Span
 from memplan.report.size import Bar, Section, page
 from memplan.report.tradeoff import Curve
+from memplan.sizing.estimate_range import Span
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")

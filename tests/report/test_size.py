@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from memplan.comparison.tables import Table
-from memplan.planner.sizing.estimate_range import Span
 from memplan.report.size import Bar, Section, page
+from memplan.sizing.estimate_range import Span
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ODD = "</svg><script>alert(1)</script> & <b>"

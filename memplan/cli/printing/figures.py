@@ -7,7 +7,7 @@ from typing import Any
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory, Peers
-from ...graphs.units import duration
+from ...graphs.units import duration, signed
 from ...planner.addresses.layout import Layout
 from ...planner.baseline import baseline
 from ...planner.bounds import minimum_memory, minimum_memory_once, offloads
@@ -154,8 +154,3 @@ def network_rows(peers: Peers) -> Iterator[Row]:
     if (replicas := peers.replicas) is not None:
         latency = f"{duration(replicas.latency)} an all-reduce"
         yield "between replicas", f"{replicas.count} replicas, {rate(replicas.rate)}, {latency}"
-
-
-def signed(fraction: float) -> str:
-    """Format a share as '+6.9%'."""
-    return f"{fraction + 0.0:+.1%}"

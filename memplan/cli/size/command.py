@@ -22,10 +22,17 @@ from ...graphs.machines.presets import Preset, presets
 from ...graphs.transformations.updates import When
 from ...graphs.units import FEW_BYTES
 from ...planner.budget import Budget, spelled
-from ...planner.sizing.estimate_range import Span, usable
-from ...planner.sizing.sizing import LARGEST, Known
 from ...report.origin import made
 from ...report.size import Section, page
+from ...sizing.estimate_range import Span, usable
+from ...sizing.loops import Loops
+from ...sizing.price import parse_prices
+from ...sizing.ranks import RanksSearch
+from ...sizing.search import QUICK, QUICK_OF_RANKS, QUICK_OF_SEVERAL, BatchSearch, Question, Room, SizeResult
+from ...sizing.subject import Subject, open_subject
+from ...sizing.tables import sections
+from ...sizing.trial import LARGEST, Known
+from ...sizing.words import with_article
 from ...solvers.registry import run as registry
 from ..exits import Exit, NothingFitsError
 from ..export_views import write_view
@@ -48,16 +55,9 @@ from ..options import (
 )
 from ..parameter_types import Word, dtype_word
 from ..printing.output import Output
-from .loop_options import chosen_loop, loop_options
-from .loops import Loops
-from .model import Subject, open_subject
-from .price import parse_prices
-from .ranks import RanksSearch
+from .loop_options import chosen_batches, chosen_loop, loop_options, refuse_accumulation
 from .ranks_report import ranks_document, ranks_lines, ranks_nothing_fits, ranks_sections
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
-from .search import QUICK, QUICK_OF_RANKS, QUICK_OF_SEVERAL, BatchSearch, Question, Room, SizeResult
-from .tables import sections
-from .words import with_article
 
 ALL = "all"
 
@@ -208,10 +208,10 @@ def size(
     if network.node_ranks is not None and not has_host:
         raise click.UsageError("--node-ranks divides a host: give --host, --lanes or --machine too")
     if network.ranks is not None:
-        loop.refuse_accumulation()
+        refuse_accumulation(loop)
         if len(chosen) > 1:
             raise click.UsageError("--ranks are of equal GPUs: it goes with one --gpu")
-    batches = loop.batches(batches)
+    batches = chosen_batches(loop, batches)
     prices = parse_prices(price, chosen)
     chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
     with (

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from ...planner.sizing.sizing import LARGEST
+from ...sizing.subject import AUTOCAST_DTYPES, LoopOptions
+from ...sizing.trial import LARGEST
 from ..parameter_types import Word, dtype_word
-
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-
 
 _OPTIONS = (
     click.option(
@@ -23,7 +20,7 @@ _OPTIONS = (
     ),
     click.option(
         "--autocast",
-        type=dtype_word(_DTYPES),
+        type=dtype_word(AUTOCAST_DTYPES),
         help="Run forward and loss in torch.autocast of this dtype.  [default: no autocast]",
     ),
     click.option(
@@ -57,47 +54,20 @@ def loop_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@dataclass(frozen=True)
-class LoopOptions:
-    """The options of the loop.
-
-    total: samples per update, None if micro-batches are given.
-    """
-
-    lora: str | None = None
-    autocast: str | None = None
-    attention: str | None = None
-    accumulate: int = 1
-    total: int | None = None
-
-    def refuse_accumulation(self) -> None:
-        """Raise UsageError if an update has several micro-batches, which ranks do not have."""
-        if self.total is not None or self.accumulate > 1:
-            other = "--global-batch" if self.total is not None else "--accumulate"
-            raise click.UsageError(f"--ranks counts one micro-batch per update: omit {other}")
-
-    @property
-    def changes_model(self) -> bool:
-        return bool(self.lora or self.autocast or self.attention)
-
-    @property
-    def dtype(self) -> str | None:
-        """The dtype that autocast computes in."""
-        return None if self.autocast is None else _DTYPES[self.autocast]
-
-    def steps(self, batch: int) -> int:
-        """Return the micro-batches per update. batch: samples of one."""
-        return self.accumulate if self.total is None else self.total // batch
-
-    def batches(self, wanted: list[int] | None) -> list[int] | None:
-        """Return the batches to try. Raises UsageError if options contradict."""
-        if self.total is None:
-            return wanted
-        if wanted is not None or self.accumulate > 1:
-            other = "--batch" if wanted is not None else "--accumulate"
-            raise click.UsageError(f"--global-batch finds the micro-batch and its number: omit {other}")
-        return [size for size in range(1, self.total + 1) if self.total % size == 0]
-
-
 def chosen_loop(options: dict[str, Any]) -> LoopOptions:
     return LoopOptions(**options)
+
+
+def refuse_accumulation(loop: LoopOptions) -> None:
+    """Raise UsageError if an update has several micro-batches, which ranks do not have."""
+    if loop.total is not None or loop.accumulate > 1:
+        other = "--global-batch" if loop.total is not None else "--accumulate"
+        raise click.UsageError(f"--ranks counts one micro-batch per update: omit {other}")
+
+
+def chosen_batches(loop: LoopOptions, wanted: list[int] | None) -> list[int] | None:
+    """Return the batches to try, None to search. Raises UsageError if options contradict."""
+    if loop.total is not None and (wanted is not None or loop.accumulate > 1):
+        other = "--batch" if wanted is not None else "--accumulate"
+        raise click.UsageError(f"--global-batch finds the micro-batch and its number: omit {other}")
+    return wanted if loop.total is None else loop.divisors()

@@ -8,20 +8,20 @@ from typing import Any
 from rich.text import Text
 
 from ...comparison.tables import Table
-from ...graphs.units import duration, format_bytes
+from ...graphs.units import duration, format_bytes, signed
 from ...planner.budget import spelled
-from ...planner.sizing.estimate_range import Span, time_span
 from ...report.size import Bar, Section
 from ...report.tradeoff import Curve
+from ...sizing.estimate_range import Span, time_span
+from ...sizing.price import samples_per_price
+from ...sizing.ranks import CurvePoint, PolicyFigures, RankBatch, RanksResult
+from ...sizing.subject import Subject
+from ...sizing.tables import Cells, size
+from ...sizing.words import gpu_title, number, short_sizes
 from ..network_options import replicas_document
-from ..printing.figures import network_rows, signed
+from ..printing.figures import network_rows
 from ..printing.output import labelled, table
-from .model import Subject
-from .price import samples_per_price
-from .ranks import CurvePoint, PolicyFigures, RankBatch, RanksResult
 from .report import host_rows
-from .tables import Cells, size
-from .words import gpu_title, number, short_sizes
 
 PLAN = "memplan's plan"
 

@@ -8,18 +8,15 @@ from typing import Any
 from rich.text import Text
 
 from ...graphs.machine import Machine
-from ...graphs.units import duration, format_bytes
+from ...graphs.units import duration, format_bytes, signed
 from ...planner.bounds import offloads
 from ...planner.budget import spelled
-from ...planner.sizing.breakdown import KINDS, Breakdown
-from ...planner.sizing.estimate_range import time_span
-from ...planner.sizing.sizing import BatchTrial
-from ..printing.figures import signed
-from ..printing.output import Row, labelled, table
-from .alternatives import NextSteps
-from .model import Subject
-from .search import SizeResult
-from .tables import (
+from ...sizing.alternatives import NextSteps
+from ...sizing.breakdown import KINDS, Breakdown
+from ...sizing.estimate_range import time_span
+from ...sizing.search import SizeResult
+from ...sizing.subject import Subject
+from ...sizing.tables import (
     batch_table,
     batch_words,
     between,
@@ -32,7 +29,9 @@ from .tables import (
     rate,
     size,
 )
-from .words import gpu_title, number, short_sizes, with_article
+from ...sizing.trial import BatchTrial
+from ...sizing.words import gpu_title, number, short_sizes, with_article
+from ..printing.output import Row, labelled, table
 
 
 def trial_document(one: BatchTrial, constant: int, found: SizeResult | None = None) -> dict[str, Any]:

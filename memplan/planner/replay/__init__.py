@@ -6,7 +6,7 @@ until the state after an iteration repeats, and writes down which row waits for 
 times from that, and from what solvers/offloading/cycles has walked by itself. So time follows from memory as
 in planner/simulator, which has the last word.
 
-runs.py does the same for sequences of runs without transfers.
+runs.py does the same for sequences of runs without transfers. ranking.py orders known schedules by time.
 
-Public modules: clock, instance, rows, runs.
+Public modules: clock, instance, ranking, rows, runs.
 """

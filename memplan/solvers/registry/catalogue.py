@@ -42,9 +42,11 @@ class Entry:
     sharded: bool = False
 
 
+DEFAULT_SOLVER = "auto"
+
 _OURS = (
     Entry(
-        "auto",
+        DEFAULT_SOLVER,
         ".auto.auto",
         "any graph",
         "memplan",

@@ -14,13 +14,13 @@ from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
 from memplan.planner.replay.instance import VariantTable
+from memplan.planner.replay.ranking import Replays, by_seconds, starts_of, step_rows
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
 from memplan.planner.replay.rows import LANE, QUEUE, empty_iteration
 from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue, lanes_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.sizing.ranking import Replays, by_seconds, starts_of, step_rows
 from strategies import Case, random_case, with_shared
 
 

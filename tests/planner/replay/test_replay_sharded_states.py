@@ -18,13 +18,13 @@ from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.replay.instance import VariantTable
+from memplan.planner.replay.ranking import starts_of, step_rows
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
 from memplan.planner.residency.lifetimes import find_lifetimes, position_of
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency
 from memplan.planner.simulator.clock import _ITERATIONS
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.sizing.ranking import starts_of, step_rows
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry

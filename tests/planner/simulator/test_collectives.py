@@ -16,6 +16,7 @@ from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay.instance import VariantTable
+from memplan.planner.replay.ranking import starts_of, step_rows
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
 from memplan.planner.residency.lifetimes import find_lifetimes, position_of
 from memplan.planner.residency.prefetch_placement import build_schedule
@@ -34,7 +35,6 @@ from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.collectives import joined_steps
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.simulator.timeline import timeline
-from memplan.planner.sizing.ranking import starts_of, step_rows
 from memplan.solvers.bounds.offload.network import network_bound
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from strategies import Case, random_case

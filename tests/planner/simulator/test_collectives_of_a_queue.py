@@ -25,6 +25,7 @@ from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.bounds import time_bound
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay.instance import VariantTable
+from memplan.planner.replay.ranking import starts_of, step_rows
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete
@@ -32,7 +33,6 @@ from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.curves import byte_curves
 from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.planner.simulator.timeline import LAUNCH, NOTHING, timeline
-from memplan.planner.sizing.ranking import starts_of, step_rows
 from strategies import Case, random_case
 from two_replays import disagreement
 

@@ -17,11 +17,11 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....planner.bounds import time_bound
 from ....planner.errors import InvalidScheduleError
+from ....planner.replay.ranking import Replays
 from ....planner.replay.replay import replay
 from ....planner.residency.prefetch_placement import build_schedule
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import Figures, simulate
-from ....planner.sizing.ranking import Replays
 from ...candidates import device_limit, infeasible
 from ...clock import Clock
 from ...problem import NotAcceptedError, Options, Problem, SolverResult, Status

@@ -1,20 +1,55 @@
-"""The model of `plan size`: a model file, or a Hugging Face configuration."""
+"""The model to size, from a model file or a Hugging Face configuration, and the loop that trains it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...graphs.errors import InputError
-from ...graphs.transformations.updates import When
-from .loop_options import LoopOptions
+from ..graphs.errors import InputError
+from ..graphs.transformations.updates import When
 
 if TYPE_CHECKING:
-    from ...profiling.profile.estimates import Estimates
+    from ..profiling.profile.estimates import Estimates
+
+
+AUTOCAST_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What is changed in the model and its training loop.
+
+    total: samples per update, None if micro-batches are given.
+    """
+
+    lora: str | None = None
+    autocast: str | None = None
+    attention: str | None = None
+    accumulate: int = 1
+    total: int | None = None
+
+    @property
+    def changes_model(self) -> bool:
+        return bool(self.lora or self.autocast or self.attention)
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype that autocast computes in."""
+        return None if self.autocast is None else AUTOCAST_DTYPES[self.autocast]
+
+    def steps(self, batch: int) -> int:
+        """Return the micro-batches per update. batch: samples of one."""
+        return self.accumulate if self.total is None else self.total // batch
+
+    def divisors(self) -> list[int]:
+        """Return the micro-batches that divide the samples of an update."""
+        total = self.total or 0
+        return [size for size in range(1, total + 1) if total % size == 0]
 
 
 class Subject(NamedTuple):
@@ -43,18 +78,18 @@ def open_subject(
     length, dtype: for a configuration. loop: options that change what is trained. cached: traces are kept on
     disk, and taken from there. Raises MemplanError, one line.
     """
-    from ...model.file import ModelFile, load_model_file, path_and_entry
-    from ...model.hugging_face import (
+    from ..model.file import ModelFile, load_model_file, path_and_entry
+    from ..model.hugging_face import (
         Configured,
         configuration_file,
         is_configuration,
         load_configuration,
     )
-    from ...model.lora import parse_low_rank
-    from ...model.variant import Variant
-    from ...profiling.profile.estimates import Estimates
-    from ...profiling.profile.kept_traces import KeptTraces
-    from ...updates.choice import OptimizerChoice
+    from ..model.lora import parse_low_rank
+    from ..model.variant import Variant
+    from ..profiling.profile.estimates import Estimates
+    from ..profiling.profile.kept_traces import KeptTraces
+    from ..updates.choice import OptimizerChoice
 
     _refuse_other_names(model)
     what = None

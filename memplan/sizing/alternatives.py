@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...graphs.errors import MemplanError
-from ...graphs.graph import Graph
-from ...graphs.machine import Links, Machine
-from ...planner.baseline import baseline, baseline_schedule
-from ...planner.bounds import offloads
-from ...planner.schedule.schedule import Schedule
-from ...planner.simulator.simulate import figures_of
-from ...planner.sizing.accumulation import earlier_seconds
-from ...planner.sizing.eight_bit import NAMES
-from ...planner.sizing.estimate_range import Span
-from ...planner.sizing.sizing import Solve, minimum_of
+from ..graphs.errors import MemplanError
+from ..graphs.graph import Graph
+from ..graphs.machine import Links, Machine
+from ..planner.baseline import baseline, baseline_schedule
+from ..planner.bounds import offloads
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.simulate import figures_of
+from .accumulation import earlier_seconds
+from .eight_bit import NAMES
+from .estimate_range import Span
 from .loops import Loop, Loops, planned_span, unplanned_span
+from .trial import Solve, minimum_of
 
 CHECKPOINTS, RECOMPUTATION, OFFLOADING, HOST_UPDATES = "layer-checkpoint", "search", "joint", "zero-offload"
 """Solvers of the rows, unless the user names another for plans: each answers in seconds."""

@@ -17,13 +17,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graphs.draft import Draft
-from ...graphs.graph import Graph, Kind, Mode, Phase
-from ...graphs.machine import Machine
-from ...graphs.transformations.updates import HOST_MODE
-from ..schedule.schedule import Schedule
-from ..simulator.part import part_of
-from ..simulator.simulate import simulate
+from ..graphs.draft import Draft
+from ..graphs.graph import Graph, Kind, Mode, Phase
+from ..graphs.machine import Machine
+from ..graphs.transformations.updates import HOST_MODE
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.part import part_of
+from ..planner.simulator.simulate import simulate
 
 STEPS = "gradient_accumulation_steps"
 """The entry of a graph's source with its micro-batches per update."""

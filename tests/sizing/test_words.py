@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from memplan.cli.size.words import gpu_title, number, short_sizes, with_article
 from memplan.graphs.machines.gpus import find_gpu
+from memplan.sizing.words import gpu_title, number, short_sizes, with_article
 
 GIB = 2**30
 

@@ -8,18 +8,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
 
-from ...graphs.errors import MemplanError
-from ...graphs.graph import Graph
-from ...graphs.machine import Machine
-from ...graphs.machines.presets import Preset
-from ...graphs.units import duration, format_bytes
-from ...planner.baseline import baseline, baseline_schedule
-from ...planner.bounds import time_bound
-from ...planner.schedule.schedule import Schedule
-from ...planner.sizing.accumulation import without_updates
-from ...planner.sizing.breakdown import Breakdown, breakdown
-from ...planner.sizing.estimate_range import Span
-from ...planner.sizing.sizing import (
+from ..graphs.errors import MemplanError
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..graphs.machines.presets import Preset
+from ..graphs.units import duration, format_bytes
+from ..planner.baseline import baseline, baseline_schedule
+from ..planner.bounds import time_bound
+from ..planner.schedule.schedule import Schedule
+from ..solvers.auto.members import described
+from ..solvers.problem import InfeasibleError, NotFoundError, Problem
+from ..solvers.registry import run as registry
+from ..solvers.registry.catalogue import DEFAULT_SOLVER
+from .accumulation import without_updates
+from .alternatives import CHECKPOINTS, NextSteps, next_steps
+from .breakdown import Breakdown, breakdown
+from .estimate_range import Span
+from .loops import Loops, planned_span
+from .price import samples_per_price
+from .trial import (
     TOLERANCE,
     BatchTrial,
     Known,
@@ -33,13 +40,6 @@ from ...planner.sizing.sizing import (
     trial,
     unsolved,
 )
-from ...solvers.auto.members import described
-from ...solvers.problem import InfeasibleError, NotFoundError, Problem
-from ...solvers.registry import run as registry
-from ..options import DEFAULT_SOLVER
-from .alternatives import CHECKPOINTS, NextSteps, next_steps
-from .loops import Loops, planned_span
-from .price import samples_per_price
 
 NEARLY = 0.95
 """Share of the most samples per second that is nearly as fast."""

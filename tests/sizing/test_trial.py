@@ -16,7 +16,7 @@ from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import Figures, simulate
-from memplan.planner.sizing.sizing import (
+from memplan.sizing.trial import (
     LARGEST,
     TOLERANCE,
     BatchTrial,

@@ -12,30 +12,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ...graphs.graph import Graph
-from ...graphs.machine import Machine, Peers
-from ...graphs.machines.presets import Preset
-from ...graphs.transformations.sharding import rank_bytes
-from ...planner.addresses.caching_allocator import reserved_peak
-from ...planner.bounds import offloads, time_bound
-from ...planner.schedule.schedule import Schedule
-from ...planner.simulator.simulate import figures_of
-from ...planner.sizing.estimate_range import Span, memory_span
-from ...planner.sizing.ranking import replays_of
-from ...planner.sizing.sizing import (
-    BatchTrial,
-    Known,
-    given_batches,
-    largest_batch,
-    minimum_of,
-    tightened,
-    trial,
-)
-from ...solvers.offloading.joint.compiling import load
-from ...solvers.offloading.sharded.fsdp import built_policies, policy_schedules
-from ...solvers.problem import Options, Problem
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine, Peers
+from ..graphs.machines.presets import Preset
+from ..graphs.transformations.sharding import rank_bytes
+from ..planner.addresses.caching_allocator import reserved_peak
+from ..planner.bounds import offloads, time_bound
+from ..planner.replay.ranking import replays_of
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.simulate import figures_of
+from ..solvers.offloading.joint.compiling import load
+from ..solvers.offloading.sharded.fsdp import built_policies, policy_schedules
+from ..solvers.problem import Options, Problem
+from .estimate_range import Span, memory_span
 from .loops import Loop, Loops, planned_span
 from .search import NEAR, Question, Room, first_batch, interruptible
+from .trial import BatchTrial, Known, given_batches, largest_batch, minimum_of, tightened, trial
 
 _PROMISING, _THOROUGH = 3, 2
 """Batches at most for which the solver has a moment, and its whole time."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ...graphs.errors import InputError
-from ...graphs.machines.presets import Preset, find_preset
+from ..graphs.errors import InputError
+from ..graphs.machines.presets import Preset, find_preset
 
 _PRICE = re.compile(r"(?:([^=]+)=)?(\d+(?:\.\d+)?|\.\d+)(?:/h)?")
 _FORM = "write 1.20/h, or a100=1.80/h,t4=0.35/h for several GPUs"

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graphs.graph import Graph, Kind
-from ...graphs.machine import Machine
-from ..addresses.lifetimes import WORKSPACE, lifetimes
-from ..schedule.schedule import Schedule, Verb
+from ..graphs.graph import Graph, Kind
+from ..graphs.machine import Machine
+from ..planner.addresses.lifetimes import WORKSPACE, lifetimes
+from ..planner.schedule.schedule import Schedule, Verb
 from .accumulation import is_sum
 
 KINDS = ("weights", "gradients", "optimizer states", "activations", "workspace")

@@ -22,17 +22,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graphs.graph import Graph
-from ...graphs.machine import Machine
-from ..addresses.lifetimes import (
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..planner.addresses.lifetimes import (
     WORKSPACE,
     Lifetimes,
     lifetimes,
     lifetimes_without_transfers,
     stays_on_device,
 )
-from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
-from ..simulator.simulate import Replay, replay_of
+from ..planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
+from ..planner.simulator.simulate import Replay, replay_of
 
 RESERVE = 0.01
 """Error correction, driver and context are not in the capacity any more (graphs/machines/gpus.py)."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from math import floor, log10
 
-from ...graphs.machines.gpus import GIB, Gpu
-from ...graphs.units import format_bytes
+from ..graphs.machines.gpus import GIB, Gpu
+from ..graphs.units import format_bytes
 
 _SPELLED = "AEFHILMNORSX"
 """Letters whose names begin with a vowel: an RTX, an H100."""

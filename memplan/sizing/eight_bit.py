@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...graphs.graph import Graph, Kind, Phase
+from ..graphs.graph import Graph, Kind, Phase
 
 SMALLEST, BLOCK = 4096, 256
 NAMES = ("adam", "adamw", "lion")

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...graphs.graph import Graph
-from ...graphs.machine import Machine, Peers
-from ...graphs.machines.presets import Preset
-from ...graphs.transformations.sharding import sharded
-from ...planner.addresses.caching_allocator import reserved_peak
-from ...planner.baseline import baseline_schedule
-from ...planner.schedule.schedule import Schedule
-from ...planner.simulator.simulate import Replay, figures_of
-from ...planner.sizing.accumulation import accumulating
-from ...planner.sizing.eight_bit import with_eight_bit_states
-from ...planner.sizing.estimate_range import Span, memory_span
-from ...planner.sizing.ordinary_loop import ordinary_loop
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine, Peers
+from ..graphs.machines.presets import Preset
+from ..graphs.transformations.sharding import sharded
+from ..planner.addresses.caching_allocator import reserved_peak
+from ..planner.baseline import baseline_schedule
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.simulate import Replay, figures_of
+from .accumulation import accumulating
+from .eight_bit import with_eight_bit_states
+from .estimate_range import Span, memory_span
+from .ordinary_loop import ordinary_loop
 
 if TYPE_CHECKING:
-    from ...profiling.profile.estimates import Estimates
+    from ..profiling.profile.estimates import Estimates
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Loops:
 
     def eight_bit(self, batch: int) -> Loop:
         """Return the ordinary loop with optimizer states of 8 bits, whose step makes no copies."""
-        from ...profiling.profile.loops import BLOCK_BYTES, state_elements
+        from ..profiling.profile.loops import BLOCK_BYTES, state_elements
 
         elements = state_elements(self.estimates.program(batch, self.preset))
 
@@ -90,13 +90,13 @@ class Loops:
 
     def tokens(self, batch: int) -> int | None:
         """Return the tokens of a sample, None if the model takes none."""
-        from ...profiling.profile.loops import tokens_per_sample
+        from ..profiling.profile.loops import tokens_per_sample
 
         return tokens_per_sample(self.estimates.program(batch, self.preset), batch)
 
     def adapters(self, batch: int) -> str | None:
         """Return in words which layers have adapters and how much is trained; None if there are none."""
-        from ...profiling.profile.loops import adapted_layers, trained_elements
+        from ..profiling.profile.loops import adapted_layers, trained_elements
 
         program = self.estimates.program(batch, self.preset)
         layers = adapted_layers(program)
@@ -123,7 +123,7 @@ class Loops:
         return loop if peers is None else loop.changed(lambda graph: sharded(graph, peers))
 
     def _micro_batch(self, batch: int) -> Loop:
-        from ...profiling.profile.loops import cost_of_adding
+        from ..profiling.profile.loops import cost_of_adding
 
         loop = Loop(self.estimates.graph(batch, self.preset), self.estimates.at_worst(batch, self.preset))
         cost = cost_of_adding(self.preset)

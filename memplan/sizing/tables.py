@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...comparison.tables import Table
-from ...graphs.units import duration, format_bytes
-from ...planner.sizing.breakdown import KINDS, Breakdown, MemoryShare
-from ...planner.sizing.estimate_range import Span, time_span
-from ...planner.sizing.sizing import BatchTrial
-from ...report.size import Bar, Section
-from ..printing.figures import signed
+from ..comparison.tables import Table
+from ..graphs.units import duration, format_bytes, signed
+from ..report.size import Bar, Section
 from .alternatives import Alternative, NextSteps
-from .model import Subject
+from .breakdown import KINDS, Breakdown, MemoryShare
+from .estimate_range import Span, time_span
 from .search import SizeResult
+from .subject import Subject
+from .trial import BatchTrial
 from .words import number
 
 Cells = tuple[list[str], list[list[str]]]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.planner.sizing.eight_bit import state_bytes, with_eight_bit_states
+from memplan.sizing.eight_bit import state_bytes, with_eight_bit_states
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.sizing.breakdown import KINDS, breakdown
-from memplan.planner.sizing.estimate_range import memory_span, time_span, usable
+from memplan.sizing.breakdown import KINDS, breakdown
+from memplan.sizing.estimate_range import memory_span, time_span, usable
 from strategies import random_case
 
 NOWHERE = Machine()

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...graphs.graph import Graph, Kind, Phase
-from ...graphs.transformations.order import in_order
+from ..graphs.graph import Graph, Kind, Phase
+from ..graphs.transformations.order import in_order
 
 
 def ordinary_loop(graph: Graph, copies: int) -> Graph:

@@ -25,17 +25,17 @@ from functools import cache
 from math import isqrt
 from typing import NamedTuple
 
-from ...graphs.errors import MemplanError
-from ...graphs.graph import Graph
-from ...graphs.machine import Machine, Memory
-from ...graphs.units import duration, format_bytes
-from ..baseline import baseline, baseline_schedule
-from ..bounds import minimum_memory
-from ..errors import InvalidScheduleError
-from ..schedule.schedule import Schedule
-from ..simulator.simulate import Figures, Replay, figures_of, replay_of
+from ..graphs.errors import MemplanError
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine, Memory
+from ..graphs.units import duration, format_bytes
+from ..planner.baseline import baseline, baseline_schedule
+from ..planner.bounds import minimum_memory
+from ..planner.errors import InvalidScheduleError
+from ..planner.replay.ranking import by_seconds
+from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.simulate import Figures, Replay, figures_of, replay_of
 from .accumulation import earlier_seconds, steps_of
-from .ranking import by_seconds
 
 _log = logging.getLogger(__name__)
 

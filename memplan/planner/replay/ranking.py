@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from ...graphs.arrays import Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
-from ..replay.clock import MAX_ITERATIONS
-from ..replay.instance import VariantTable
-from ..replay.replay import UNASKED, figures_for, replay
 from ..schedule.schedule import Schedule, Verb
+from .clock import MAX_ITERATIONS
+from .instance import VariantTable
+from .replay import UNASKED, figures_for, replay
 
 _ANY = 2**60
 """Bytes of a device of any size."""

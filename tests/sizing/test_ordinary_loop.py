@@ -11,9 +11,9 @@ from memplan.graphs.machine import Machine
 from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.sizing.accumulation import accumulating, earlier_seconds, is_sum
-from memplan.planner.sizing.ordinary_loop import ordinary_loop
 from memplan.program.graph import Cost, graph_of
+from memplan.sizing.accumulation import accumulating, earlier_seconds, is_sum
+from memplan.sizing.ordinary_loop import ordinary_loop
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from memplan.tracing.trace import trace

@@ -32,8 +32,9 @@ from ..torch_support.interrupts import deferred_signals, open_to_signals
 from ..torch_support.torch_internals import call_in_parallel
 from .accelerated import refuse_offloading_hooks
 from .checkpoints import checkpoint
+from .converters import read_count, read_dtype, read_outputs
 from .option import option, takes
-from .options import Options, PlanningOptions, parse_count, parse_dtype, parse_outputs
+from .options import Options, PlanningOptions
 from .plans.loop_memory import LoopMemory
 from .plans.plan import CollectivesFoundError, Planner
 from .plans.report import TrainingLog
@@ -46,7 +47,7 @@ class ModuleOptions(PlanningOptions):
     """Options of `optimize_module`."""
 
     calls: int = option(
-        converter=parse_count,
+        converter=read_count,
         text=(
             "Number of calls whose backward may wait at the same time, as in loss(D(real)) + loss(D(fake)). "
             "The budget is for all of them together."
@@ -54,7 +55,7 @@ class ModuleOptions(PlanningOptions):
         default=1,
     )
     return_outputs: Wanted = option(
-        converter=parse_outputs,
+        converter=read_outputs,
         text=(
             "Tensors of the module's output that a call returns: True for all, or names like 'logits' and "
             "'hidden_states.0'; the others are None. Name those that your loss uses: the gradients of all "
@@ -63,7 +64,7 @@ class ModuleOptions(PlanningOptions):
         default=True,
     )
     autocast: torch.dtype | None = option(
-        converter=parse_dtype, text="Type for torch.autocast of forward.", default=None
+        converter=read_dtype, text="Type for torch.autocast of forward.", default=None
     )
 
 

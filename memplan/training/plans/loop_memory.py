@@ -39,7 +39,8 @@ from ...solvers.problem import InfeasibleError
 from ...torch_support.torch_internals import no_torch_function
 from ...torch_support.unsupported import warn_user
 from ...updates.optimizer_memory import Taken, counted, counted_of_kind
-from ..options import Options, States
+from ..converters import States
+from ..options import Options
 
 ASSUMED = torch.optim.AdamW
 """Optimizer whose states are counted if none is found."""

@@ -208,14 +208,13 @@ MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
 """The dicts of a module, by the names of its attributes."""
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 RUNS_IN_FORWARD = ("_modules", *FORWARD_HOOKS)
+"""Those whose code runs when a module is called."""
 HOOK_REGISTERS = (*FORWARD_HOOKS, "_backward_hooks", "_backward_pre_hooks")
 VERSION = "_version"
 """A tensor's count of its changes."""
 
 CALLS_FOR_THE_ORDER = ("_functional_assert_", "_functional_sym_constrain_", "_make_dep_token")
 """Prefixes of names of aten's operators that give others a token to wait for, and compute nothing."""
-
-"""Those whose code runs when a module is called."""
 
 HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hooks)
 """The attributes in which a tensor keeps its hooks; to read them says nothing of its values."""

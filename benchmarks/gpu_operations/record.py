@@ -93,7 +93,7 @@ def _moved(built: Any) -> Any:
     """Move an iteration to the GPU as fake tensors, built for real or not."""
     import torch
     from memplan.model.iteration import tensors_in, with_tensors
-    from memplan.torch_support.torch_internals import FakeTensor
+    from memplan.torch_support.torch_fakes import FakeTensor
     from memplan.tracing.layouts import TrueFakes
 
     given = [*built.module.parameters(), *tensors_in(built.inputs).values()]

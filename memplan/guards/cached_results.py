@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..torch_support.raw import own_attributes
 from ..torch_support.reach import is_of_user_class
-from ..torch_support.torch_internals import FakeTensor
+from ..torch_support.torch_fakes import FakeTensor
 
 
 @contextmanager

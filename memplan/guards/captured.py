@@ -23,17 +23,10 @@ from ..model.iteration import Iteration, others_in
 from ..torch_support.hints import SPARSE
 from ..torch_support.raw import is_a
 from ..torch_support.reach import Parts, Path, follow, parts_of, parts_with_code, reachable, spelled
-from ..torch_support.torch_internals import (
-    DispatchMode,
-    FakeTensor,
-    WeakIdKeyDictionary,
-    asks_for_device,
-    device_of_fake,
-    schema_of,
-    tree_leaves,
-    version_of,
-    wraps_others,
-)
+from ..torch_support.torch_fakes import DispatchMode, FakeTensor, device_of_fake
+from ..torch_support.torch_operators import asks_for_device, schema_of
+from ..torch_support.torch_tensors import WeakIdKeyDictionary, version_of, wraps_others
+from ..torch_support.torch_trees import tree_leaves
 from ..torch_support.unsupported import TraceError, at_line, is_users, is_value_dependent, library_of
 from .reads.contents import is_plain
 

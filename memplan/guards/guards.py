@@ -28,20 +28,16 @@ from ..program.program import Program
 from ..torch_support.hints import NESTED, SPARSE
 from ..torch_support.raw import bases_of, by_class, class_entries, is_a, is_one_of
 from ..torch_support.reach import is_of_user_class, names_in
-from ..torch_support.torch_internals import (
+from ..torch_support.torch_autograd import hooks_of_saved_tensors
+from ..torch_support.torch_fakes import FakeTensor, dispatches, modes_around, no_torch_function
+from ..torch_support.torch_modules import (
     WRAPPERS,
-    FakeTensor,
     buffers_of,
-    dispatches,
-    has_hooks,
     hooks_of_all_modules,
-    hooks_of_saved_tensors,
-    modes_around,
     module_structure,
-    no_torch_function,
     parameters_of,
-    wraps_others,
 )
+from ..torch_support.torch_tensors import has_hooks, wraps_others
 from .module_state import Attributes, ModuleState
 
 _ANEW = "plan the module anew, by another call of memplan.optimize"

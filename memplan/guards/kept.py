@@ -32,7 +32,7 @@ from ..torch_support.raw import (
     own_attributes,
 )
 from ..torch_support.reach import Path, cell_contents, container_of, globals_in, is_of_python, is_of_user
-from ..torch_support.torch_internals import HOLD, attributes_of
+from ..torch_support.torch_tensors import HOLD, attributes_of
 from .saved import SavedTensor
 
 LARGEST = 2**26

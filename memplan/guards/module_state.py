@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..torch_support.torch_internals import HOOK_REGISTERS, MODULE_REGISTERS, any_has_hooks, no_torch_function
+from ..torch_support.torch_fakes import no_torch_function
+from ..torch_support.torch_modules import HOOK_REGISTERS, MODULE_REGISTERS
+from ..torch_support.torch_tensors import any_has_hooks
 
 _REGISTERS = (*MODULE_REGISTERS, *HOOK_REGISTERS)
 _FORM = attrgetter("shape", "dtype", "device", "requires_grad")

@@ -36,7 +36,7 @@ from ..torch_support.reach import (
     reachable,
     spelled,
 )
-from ..torch_support.torch_internals import FakeTensor
+from ..torch_support.torch_fakes import FakeTensor
 from .kept import (
     LARGEST,
     NUMPY_NUMBERS,

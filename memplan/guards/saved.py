@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..devices.storage.offloaded import hold_of, is_lost
-from ..torch_support.torch_internals import memory_of, parts_of_wrapper, set_version, version_of
+from ..torch_support.torch_tensors import memory_of, parts_of_wrapper, set_version, version_of
 
 
 class SavedTensor:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..torch_support.torch_internals import memory_of, tree_leaves, tree_map
+from ..torch_support.torch_tensors import memory_of
+from ..torch_support.torch_trees import tree_leaves, tree_map
 
 BUFFERS, INPUTS = "the buffer ", "the input "
 """Prefixes of their names."""

@@ -33,7 +33,7 @@ from ..torch_support.raw import (
     slots_of,
 )
 from ..torch_support.reach import container_of, entries_of, is_of_user_class
-from ..torch_support.torch_internals import pytree_node
+from ..torch_support.torch_trees import pytree_node
 from .sparse_inputs import TracedMatrix, is_sparse_matrix, sparse_parts, with_sparse_parts
 
 Parts = list[tuple[Any, Any]]

@@ -27,7 +27,7 @@ from ..devices.sharded.signs import Signs, is_of_network, keep, line_of
 from ..devices.sharded.store import SharedStore
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..torch_support.torch_collectives import name_of_group
-from ..torch_support.torch_internals import has_communication_hooks, timeout_of
+from ..torch_support.torch_processes import has_communication_hooks, timeout_of
 
 _SIZES = (2**10, 2**22)
 _ROUNDS = 5

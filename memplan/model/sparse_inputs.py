@@ -18,7 +18,8 @@ from ..devices.calls.sparse import PRODUCTS, assembled
 from ..graphs.errors import InputError
 from ..torch_support.hints import SPARSE
 from ..torch_support.raw import is_a
-from ..torch_support.torch_internals import FakeTensor, coo_parts
+from ..torch_support.torch_fakes import FakeTensor
+from ..torch_support.torch_tensors import coo_parts
 from ..torch_support.unsupported import TraceError
 
 

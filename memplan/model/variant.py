@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..graphs.errors import InputError
-from ..torch_support.torch_internals import attention_of
+from ..torch_support.torch_modules import attention_of
 from .iteration import Iteration
 from .lora import LowRank, with_adapters
 

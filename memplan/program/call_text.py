@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..torch_support.torch_internals import FakeTensor
+from ..torch_support.torch_fakes import FakeTensor
 from .names import full_name
 from .program import Call, Ref
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..graphs.errors import InputError
-from ..torch_support.torch_internals import leaves_and_form
+from ..torch_support.torch_trees import leaves_and_form
 
 Wanted = bool | tuple[str, ...]
 """Which tensors of the nest: all, none, or those with these names, like `logits` or `hidden_states.0`."""

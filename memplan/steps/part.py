@@ -25,7 +25,7 @@ from ..program.reaching import outputs_reaching
 from ..runtime.run.changes import lasting, read_by_backward
 from ..runtime.run.cycle import Terms
 from ..torch_support.interrupts import deferred_signals
-from ..torch_support.torch_internals import version_of
+from ..torch_support.torch_tensors import version_of
 from .execute import IterationResult, PlannedStep
 from .inputs import OtherShapeError
 

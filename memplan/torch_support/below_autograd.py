@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from .torch_internals import below_autograd
+from .torch_autograd import below_autograd
 
 
 @contextmanager

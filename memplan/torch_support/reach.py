@@ -38,7 +38,7 @@ from .raw import (
     own_attributes,
     slots_of,
 )
-from .torch_internals import MODULE_REGISTERS
+from .torch_modules import MODULE_REGISTERS
 
 Path = tuple[object, ...]
 """Keys and names of attributes, from the object at which a walk starts."""

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from .torch_internals import no_torch_function
+from .torch_fakes import no_torch_function
 
 _COPY: Any = Tensor.copy_
 _OPERATORS = "_c10d_functional"

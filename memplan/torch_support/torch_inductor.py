@@ -1,6 +1,6 @@
 """PyTorch's Inductor: compiles a function of tensors, or says why it can't.
 
-torch does not promise to keep these names; all others of that sort are in torch_internals.py.
+torch does not promise to keep these names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.undisturbed import undisturbed
-from .torch_internals import FakeTensorMode
+from .torch_fakes import FakeTensorMode
 from .torch_make_fx import make_fx
 
 

@@ -28,7 +28,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from .torch_internals import can_decompose
+from .torch_operators import can_decompose
 
 __all__ = [
     # The trace in progress, whose new nodes are marked.

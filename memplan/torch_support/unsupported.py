@@ -20,7 +20,7 @@ import torch
 from ..graphs.errors import MemplanError
 from .hints import NO_FAKE_KERNEL, hint
 from .out_of_memory import is_out_of_memory, without_memory
-from .torch_internals import (
+from .torch_fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     operator_without_fake_kernel,

@@ -17,15 +17,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..guards.captured import users_line
-from ..torch_support.torch_internals import (
-    FakeTensor,
-    functions_applied,
-    no_dispatch_modes,
-    no_function_modes,
-    tree_leaves,
-    tree_map,
-    version_of,
-)
+from ..torch_support.torch_autograd import functions_applied
+from ..torch_support.torch_fakes import FakeTensor, no_dispatch_modes, no_function_modes
+from ..torch_support.torch_tensors import version_of
+from ..torch_support.torch_trees import tree_leaves, tree_map
 from ..torch_support.unsupported import is_value_dependent, note_frames
 from .layers import traced_graph
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_support.torch_internals import FakeTensor
+from ..torch_support.torch_fakes import FakeTensor
 
 ASSEMBLES = ("tensor", "as_tensor", "new_tensor")
 """The functions of these names take a list."""

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from torch import Tensor, nn
 
-from ..torch_support.torch_internals import with_first_parts
+from ..torch_support.torch_modules import with_first_parts
 
 KEPT = 4
 """Layers that remain: the first, the last, and two between them, which must come out equal."""

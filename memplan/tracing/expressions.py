@@ -16,14 +16,10 @@ from torch import Tensor
 
 from ..devices.calls.randomness import draws
 from ..guards.reads.contents import content
-from ..torch_support.torch_internals import (
-    FakeTensor,
-    TorchDispatchMode,
-    memory_of,
-    schema_of,
-    tree_leaves,
-    written_tensors,
-)
+from ..torch_support.torch_fakes import FakeTensor, TorchDispatchMode
+from ..torch_support.torch_operators import schema_of, written_tensors
+from ..torch_support.torch_tensors import memory_of
+from ..torch_support.torch_trees import tree_leaves
 from .known_values import SHAPE_ALONE
 
 ALWAYS, INPUTS, _FIRST_RESIDENT = 1, 2, 2

@@ -17,11 +17,9 @@ from ..model.iteration import Iteration, differentiated, forward, with_tensors
 from ..program.handover import handover, ordered
 from ..program.outputs import Output
 from ..torch_support.below_autograd import without_autocast
-from ..torch_support.torch_internals import (
-    FakeTensor,
-    gradients_of,
-    memory_of,
-)
+from ..torch_support.torch_autograd import gradients_of
+from ..torch_support.torch_fakes import FakeTensor
+from ..torch_support.torch_tensors import memory_of
 from ..torch_support.unsupported import TraceError
 from .api_calls import Recorder
 from .given import given_replaced

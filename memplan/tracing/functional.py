@@ -18,15 +18,9 @@ from ..devices.calls.batch_norm import FUNCTIONAL, batch_norm
 from ..devices.calls.fused import dropout_masks
 from ..devices.calls.in_layout import changes_first, in_layout, loses_layout, splits
 from ..torch_support.below_autograd import without_autocast
-from ..torch_support.torch_internals import (
-    OpOverload,
-    change_functional,
-    from_functional,
-    functionalising,
-    schema_of,
-    to_functional,
-)
+from ..torch_support.torch_autograd import change_functional, from_functional, functionalising, to_functional
 from ..torch_support.torch_make_fx import make_fx
+from ..torch_support.torch_operators import OpOverload, schema_of
 from ..torch_support.unsupported import TraceError
 from .generators import inherit_generator
 from .layers import MARK, stamp

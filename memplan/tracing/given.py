@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..torch_support.torch_internals import function_arguments_replaced, tree_leaves, tree_map
+from ..torch_support.torch_autograd import function_arguments_replaced
+from ..torch_support.torch_trees import tree_leaves, tree_map
 
 
 @contextmanager

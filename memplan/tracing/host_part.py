@@ -31,7 +31,10 @@ from ..guards.captured import users_line
 from ..guards.reads.contents import is_plain
 from ..model.iteration import Inputs, Iteration, forward, tensors_in, with_tensors
 from ..program.outputs import Output
-from ..torch_support.torch_internals import FakeTensor, functions_applied, tree_map, version_of
+from ..torch_support.torch_autograd import functions_applied
+from ..torch_support.torch_fakes import FakeTensor
+from ..torch_support.torch_tensors import version_of
+from ..torch_support.torch_trees import tree_map
 from ..torch_support.unsupported import is_value_dependent, warn_user
 from .api_calls import (
     Calls,

@@ -15,7 +15,7 @@ from ..devices.calls.randomness import restore_generator, save_generator
 from ..guards.python_state import PythonState
 from ..guards.reads.carried import Counter as StateCounter
 from ..torch_support.collector import collect_youngest, collector_off
-from ..torch_support.torch_internals import FakeTensor
+from ..torch_support.torch_fakes import FakeTensor
 from ..torch_support.unsupported import TraceError
 from .api_calls import VARIED, Question, filled
 from .host_part import DecidingError, HostPart

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..guards.reads.carried import Carried, StateError
-from ..torch_support.torch_internals import FakeTensor
+from ..torch_support.torch_fakes import FakeTensor
 from ..torch_support.torch_make_fx import make_fx
 from ..torch_support.unsupported import TraceError
 from .expressions import Expressions

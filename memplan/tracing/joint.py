@@ -37,15 +37,9 @@ from ..model.iteration import Iteration, tensors_in, with_tensors
 from ..program.outputs import Output
 from ..torch_support.below_autograd import autocast_cache
 from ..torch_support.reach import Path
-from ..torch_support.torch_internals import (
-    FakeTensor,
-    FakeTensorMode,
-    addresses_refused,
-    dynamo_is_imported,
-    memory_of,
-    version_of,
-)
+from ..torch_support.torch_fakes import FakeTensor, FakeTensorMode, addresses_refused, dynamo_is_imported
 from ..torch_support.torch_make_fx import make_fx
+from ..torch_support.torch_tensors import memory_of, version_of
 from ..torch_support.unsupported import TraceError, first_line
 from .api_calls import Question
 from .forward_backward import ForwardBackward, Results

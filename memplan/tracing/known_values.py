@@ -26,22 +26,22 @@ from ..guards.captured import users_line
 from ..guards.reads.contents import LARGEST_TENSOR
 from ..guards.values_used import Blank, Tape
 from ..torch_support.hints import NUMBERS
-from ..torch_support.torch_internals import (
-    ASKS_FOR_A_NUMBER,
-    UNIQUE,
+from ..torch_support.torch_fakes import (
     DataDependentOutputException,
     DispatchMode,
     FakeTensor,
-    WeakIdKeyDictionary,
-    asks_for_device,
     device_of_fake,
-    memory_of,
     no_dispatch_modes,
+)
+from ..torch_support.torch_operators import (
+    ASKS_FOR_A_NUMBER,
+    UNIQUE,
+    asks_for_device,
     schema_of,
-    tree_leaves,
-    tree_map,
     written_tensors,
 )
+from ..torch_support.torch_tensors import WeakIdKeyDictionary, memory_of
+from ..torch_support.torch_trees import tree_leaves, tree_map
 from ..torch_support.unsupported import is_value_dependent, note_origin
 
 MOST_ELEMENTS = 2**22

@@ -22,7 +22,8 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from ..torch_support.torch_internals import FakeTensor, TorchDispatchMode, no_dispatch_modes, tree_leaves
+from ..torch_support.torch_fakes import FakeTensor, TorchDispatchMode, no_dispatch_modes
+from ..torch_support.torch_trees import tree_leaves
 from .equal_layers import KEPT, EqualLayers
 
 aten: Any = torch.ops.aten

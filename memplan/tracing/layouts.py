@@ -24,15 +24,10 @@ from ..guards.captured import users_line
 from ..program.program import Call, Program, Ref
 from ..torch_support.in_place_collectives import collective_error
 from ..torch_support.torch_collectives import communicates_otherwise, starts_collective
-from ..torch_support.torch_internals import (
-    GROUPED_PRODUCT,
-    RESHAPING_VIEWS,
-    TO_COPY,
-    FakeTensorMode,
-    launches_nothing,
-    memory_of,
-    tree_map,
-)
+from ..torch_support.torch_fakes import FakeTensorMode, launches_nothing
+from ..torch_support.torch_operators import GROUPED_PRODUCT, RESHAPING_VIEWS, TO_COPY
+from ..torch_support.torch_tensors import memory_of
+from ..torch_support.torch_trees import tree_map
 
 aten: Any = torch.ops.aten
 

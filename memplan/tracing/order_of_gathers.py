@@ -20,7 +20,7 @@ from torch import fx
 
 from ..devices.calls.collectives import Collective
 from ..torch_support.torch_collectives import gathers, reduces, scatters
-from ..torch_support.torch_internals import CAST
+from ..torch_support.torch_operators import CAST
 from .layers import MARK, Mark
 
 aten = torch.ops.aten

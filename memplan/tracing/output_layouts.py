@@ -23,7 +23,8 @@ from ..program.names import full_name
 from ..program.program import Operation, Program
 from ..torch_support.below_autograd import as_traced
 from ..torch_support.out_of_memory import planning
-from ..torch_support.torch_internals import memory_of, tree_leaves
+from ..torch_support.torch_tensors import memory_of
+from ..torch_support.torch_trees import tree_leaves
 from ..torch_support.unsupported import TraceError
 from .layouts import Form, Forms, bytes_of, call_key, forms_of, of_those_read, results_of, traced_forms
 from .trace import trace

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..guards.captured import users_line
-from ..torch_support.torch_internals import memory_of
+from ..torch_support.torch_tensors import memory_of
 from ..torch_support.unsupported import TraceError
 
 _T: Any = Tensor

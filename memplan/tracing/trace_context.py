@@ -14,16 +14,15 @@ from torch import Tensor
 from ..devices.calls.cumulative_norm import cumulative
 from ..guards.cached_results import caches_forgotten
 from ..guards.captured import users_line
-from ..torch_support.torch_internals import (
+from ..torch_support.torch_autograd import checkpoints_replaced
+from ..torch_support.torch_fakes import (
     FAKE_TENSOR_LOGGER,
-    checkpoints_replaced,
-    distributions_not_validated,
     fakes_retyped,
-    norms_replaced,
     say_compiling,
     says_compiling,
     uncompiled,
 )
+from ..torch_support.torch_modules import distributions_not_validated, norms_replaced
 from ..torch_support.unsupported import TraceError
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ from ..steps.execute import PlannedStep
 from ..steps.part import Begun, PlannedPart
 from ..torch_support.in_place_collectives import IN_PART, CollectiveError
 from ..torch_support.interrupts import deferred_signals, open_to_signals
-from ..torch_support.torch_internals import call_in_parallel
+from ..torch_support.torch_processes import call_in_parallel
 from .accelerated import refuse_offloading_hooks
 from .checkpoints import checkpoint
 from .converters import read_count, read_dtype, read_outputs

@@ -28,7 +28,7 @@ from ..graphs.errors import InputError
 from ..graphs.graph import Kind, Phase
 from ..model.processes import Processes
 from ..program.program import Call, Operation, Program, Ref, Storage, Value
-from ..torch_support.torch_internals import FakeTensorMode
+from ..torch_support.torch_fakes import FakeTensorMode
 
 
 class Average:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..graphs.errors import InputError, MismatchError
 from ..torch_support.raw import is_a
-from ..torch_support.torch_internals import HOOKS_OF_STEPS, hooks_of_steps
+from ..torch_support.torch_optimizers import HOOKS_OF_STEPS, hooks_of_steps
 from . import optimizers
 from .elementwise import is_foreach
 from .planned_optimizer import Group, PlannedOptimizer, Rule, UpdateFunction

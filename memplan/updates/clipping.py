@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from ..program.program import Setting
-from ..torch_support.torch_internals import grouped_by_dtype, norm_of
+from ..torch_support.torch_operators import norm_of
+from ..torch_support.torch_tensors import grouped_by_dtype
 
 MAX_NORM = Setting(1, 1.0)
 """The second of an iteration's settings; the first is which update it is."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..torch_support.torch_internals import kernel_for_lists, takes_lists
+from ..torch_support.torch_optimizers import kernel_for_lists, takes_lists
 
 
 class Elementwise(NamedTuple):

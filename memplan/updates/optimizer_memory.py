@@ -21,17 +21,11 @@ from torch import Tensor, nn
 from ..devices.measuring.live_bytes import live_peak
 from ..devices.storage.blocks import size_bytes
 from ..graphs.errors import InputError
-from ..torch_support.torch_internals import (
-    ASKS_FOR_A_NUMBER,
-    HOOKS_OF_STEPS,
-    FakeTensor,
-    FakeTensorMode,
-    TorchDispatchMode,
-    memory_of,
-    no_dispatch_modes,
-    tree_leaves,
-    tree_map,
-)
+from ..torch_support.torch_fakes import FakeTensor, FakeTensorMode, TorchDispatchMode, no_dispatch_modes
+from ..torch_support.torch_operators import ASKS_FOR_A_NUMBER
+from ..torch_support.torch_optimizers import HOOKS_OF_STEPS
+from ..torch_support.torch_tensors import memory_of
+from ..torch_support.torch_trees import tree_leaves, tree_map
 
 _STEPS = 2
 _NUMBERS = 256

@@ -16,7 +16,8 @@ from ..graphs.errors import InputError, MismatchError
 from ..model.iteration import Iteration
 from ..program.program import Operation, Program
 from ..torch_support.reach import spelled
-from ..torch_support.torch_internals import FakeTensor, memory_of
+from ..torch_support.torch_fakes import FakeTensor
+from ..torch_support.torch_tensors import memory_of
 from .averaged import AVERAGE
 from .masters import MASTER
 from .updates import updates_weights

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError
-from ..torch_support.torch_internals import check_and_unscale, takes_scaled_gradients
+from ..torch_support.torch_optimizers import check_and_unscale, takes_scaled_gradients
 from .planned_optimizer import Rule
 
 

@@ -20,7 +20,8 @@ from ..graphs.errors import MemplanError, MismatchError
 from ..model.accumulated import SUM, Accumulated, accumulated, forget_sums, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
-from ..torch_support.torch_internals import count_as_stepped, kernel_for_lists, no_torch_function
+from ..torch_support.torch_fakes import no_torch_function
+from ..torch_support.torch_optimizers import count_as_stepped, kernel_for_lists
 from .averaged import AVERAGE
 from .catalogue import check_fixed, description, fixed, refuse_hooks, refuse_replaced_step, steps_of
 from .masters import MASTER, is_own_master

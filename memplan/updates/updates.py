@@ -30,7 +30,7 @@ from ..model.accumulated import SUM
 from ..model.iteration import SCALE
 from ..program.names import Names
 from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
-from ..torch_support.torch_internals import FakeTensorMode
+from ..torch_support.torch_fakes import FakeTensorMode
 from . import clipping, scaling
 from .norm_sums import NormStack, NormSums, stack
 from .planned_optimizer import Rule

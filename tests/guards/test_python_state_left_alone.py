@@ -21,7 +21,7 @@ from memplan.profiling.compare.comparison import compare
 from memplan.profiling.compare.eager import run_eager
 from memplan.steps.execute import PlannedStep
 from memplan.torch_support.reach import parts_with_code, reachable
-from memplan.torch_support.torch_internals import FakeTensor
+from memplan.torch_support.torch_fakes import FakeTensor
 from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn

@@ -12,7 +12,7 @@ import pytest
 import torch
 from iterations import example
 from memplan.torch_support import torch_make_fx
-from memplan.torch_support.torch_internals import FakeTensorMode
+from memplan.torch_support.torch_fakes import FakeTensorMode
 from memplan.torch_support.torch_make_fx import make_fx
 from memplan.tracing import functional, joint
 from memplan.tracing.trace import trace

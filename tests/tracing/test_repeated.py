@@ -13,8 +13,8 @@ from memplan.devices.measuring.live_bytes import live_peak
 from memplan.model.iteration import Iteration
 from memplan.profiling.profile.products import multiplications, product_key
 from memplan.program.program import Call, Program
-from memplan.torch_support.torch_internals import tree_leaves
 from memplan.torch_support.torch_make_fx import make_fx
+from memplan.torch_support.torch_trees import tree_leaves
 from memplan.tracing import functional
 from memplan.tracing.trace import trace
 from torch import Tensor, nn, ops

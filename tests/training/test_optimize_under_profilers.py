@@ -10,7 +10,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.torch_support import torch_internals
+from memplan.torch_support import torch_profilers
 from torch import nn, profiler
 
 LINE = "a plan is measured with PyTorch's profiler, of which there is one, and yours is on"
@@ -110,7 +110,7 @@ def test_whichever_profiler_warms_up_is_seen():
     """Prepared before the first question or after it, by a step or directly; not when it has ended."""
     script = """
 from torch.profiler import ProfilerActivity, _KinetoProfile, profile, schedule
-from memplan.torch_support.torch_internals import profiler_is_prepared
+from memplan.torch_support.torch_profilers import profiler_is_prepared
 cpu = {"activities": [ProfilerActivity.CPU]}
 early = _KinetoProfile(**cpu)
 early.prepare_trace()
@@ -141,6 +141,6 @@ assert not profiler_is_prepared()
 
 
 def test_to_ask_again_looks_at_no_object_of_the_process(monkeypatch):
-    torch_internals.profiler_is_prepared()
+    torch_profilers.profiler_is_prepared()
     monkeypatch.setattr(gc, "get_objects", None)
-    assert not torch_internals.profiler_is_prepared()
+    assert not torch_profilers.profiler_is_prepared()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from ...torch_support.torch_internals import FakeTensorMode
+from ...torch_support.torch_fakes import FakeTensorMode
 from .autocast import cuda_autocast
 from .capability import Capability
 from .convolution import cuda_convolutions

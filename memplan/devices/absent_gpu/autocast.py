@@ -22,14 +22,13 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from ...torch_support.torch_internals import (
+from ...torch_support.torch_operators import (
     autocast_excluded,
     autocast_operators,
     overload,
     overriding_silently,
-    tree_leaves,
-    tree_map,
 )
+from ...torch_support.torch_trees import tree_leaves, tree_map
 
 
 def _names(text: str) -> frozenset[str]:

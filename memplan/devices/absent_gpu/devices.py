@@ -21,7 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...graphs.errors import InputError
-from ...torch_support.torch_internals import FakeTensor
+from ...torch_support.torch_fakes import FakeTensor
 from .capability import Capability
 
 STAND_IN = torch.device("cpu", 0)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...torch_support.torch_internals import composite, overload, overriding_silently
+from ...torch_support.torch_operators import composite, overload, overriding_silently
 from .attention import Attention, attention
 from .capability import Capability
 from .devices import SHOWN

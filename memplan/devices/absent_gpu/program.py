@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...program.program import Call, Program
-from ...torch_support.torch_internals import tree_map
+from ...torch_support.torch_trees import tree_map
 from .devices import shown
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...torch_support.torch_internals import FUNCTIONAL_BATCH_NORM
+from ...torch_support.torch_operators import FUNCTIONAL_BATCH_NORM
 
 aten: Any = torch.ops.aten
 

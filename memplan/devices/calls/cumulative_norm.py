@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...torch_support.torch_internals import check_input_of_norm
+from ...torch_support.torch_modules import check_input_of_norm
 
 
 @torch.library.custom_op("memplan::cumulative_statistics", mutates_args=())

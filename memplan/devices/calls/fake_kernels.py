@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...torch_support.torch_internals import CTC_LOSS, CTC_LOSS_BACKWARD, has_fake_kernel
+from ...torch_support.torch_operators import CTC_LOSS, CTC_LOSS_BACKWARD, has_fake_kernel
 
 GATES, SAVED = 3, 5
 """Gates of a cell, and what it saves for backward, in units of the hidden size."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ...torch_support.torch_internals import memory_of
+from ...torch_support.torch_tensors import memory_of
 from .scatters import SCATTERS
 
 aten: Any = torch.ops.aten

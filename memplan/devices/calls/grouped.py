@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...program.names import full_name
-from ...torch_support.torch_internals import GROUPED_PRODUCT
+from ...torch_support.torch_operators import GROUPED_PRODUCT
 
 ENDS = 2
 """Position of the ends of the groups among the arguments, the same in all of them."""

@@ -16,15 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...torch_support.torch_internals import (
-    SPLITS_THAT_DENY_IT,
-    OpOverload,
-    from_functional,
-    no_dispatch_modes,
-    schema_of,
-    to_functional,
-    tree_map,
-)
+from ...torch_support.torch_autograd import from_functional, to_functional
+from ...torch_support.torch_fakes import no_dispatch_modes
+from ...torch_support.torch_operators import SPLITS_THAT_DENY_IT, OpOverload, schema_of
+from ...torch_support.torch_trees import tree_map
 from .indices import picks
 
 _UNSUITED = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...torch_support.torch_internals import UNCHECKED_INDEX, schema_of
+from ...torch_support.torch_operators import UNCHECKED_INDEX, schema_of
 
 aten: Any = torch.ops.aten
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...torch_support.torch_internals import OpOverload, schema_of
+from ...torch_support.torch_operators import OpOverload, schema_of
 from ..device.choice import device_of
 from ..device.device import Device
 from .fused import RANDOM

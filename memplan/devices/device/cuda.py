@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...torch_support.torch_internals import drop_product_workspaces, grow_segments
+from ...torch_support.torch_profilers import drop_product_workspaces, grow_segments
 from . import card
 from .device import Event, PinError, Result, Stamp, Stream, StreamDevice, Unpin
 

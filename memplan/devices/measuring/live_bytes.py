@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from ...graphs.errors import InputError
-from ...torch_support.torch_internals import (
+from ...torch_support.torch_profilers import (
     profiler_is_on,
     profiler_is_prepared,
     record_allocations,

@@ -24,7 +24,7 @@ from torch import distributed as dist
 
 from ...graphs.errors import MemplanError
 from ...graphs.undisturbed import start_thread
-from ...torch_support.torch_internals import connects_processes
+from ...torch_support.torch_processes import connects_processes
 from .meshes import default_group
 from .signs import in_time, keep, line_of
 from .store import SharedStore

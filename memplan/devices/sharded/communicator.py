@@ -19,7 +19,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from ...torch_support.torch_collectives import name_of_group, new_group
-from ...torch_support.torch_internals import coalesced
+from ...torch_support.torch_processes import coalesced
 
 Reported = Callable[[], AbstractContextManager[None]]
 """Makes a context for a collective, in which its failure becomes one line."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...graphs.graph import Kind, Phase
 from ...program.program import Call, Operation, Program, Ref, Storage
-from ...torch_support.torch_internals import FakeTensorMode
+from ...torch_support.torch_fakes import FakeTensorMode
 from ..storage.blocks import size_bytes
 from .shards import Shards
 

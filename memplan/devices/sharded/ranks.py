@@ -27,7 +27,7 @@ from torch.distributed.tensor import Placement
 
 from ...graphs.errors import InputError, MemplanError, MismatchError
 from ...torch_support.torch_collectives import name_of_group, new_group, ranks_of_group
-from ...torch_support.torch_internals import timeout_of
+from ...torch_support.torch_processes import timeout_of
 from ..device.choice import device_of
 from .arrival import Meeting
 from .communicator import Communicator, opened, unowned

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from ...graphs.errors import InputError, MismatchError
 from ...program.program import Value
-from ...torch_support.torch_internals import version_of
+from ...torch_support.torch_tensors import version_of
 from ..storage.copies import raw
 from ..storage.offloaded import give_up
 from .ranks import Ranks

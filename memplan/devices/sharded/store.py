@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from torch import distributed as dist
 
-from ...torch_support.torch_internals import default_store
+from ...torch_support.torch_processes import default_store
 
 _CONNECT = 5.0
 """Seconds for the connection."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from ...graphs.graph import Kind
 from ...program.names import Names
 from ...program.program import Storage, Value
-from ...torch_support.torch_internals import memory_of
+from ...torch_support.torch_tensors import memory_of
 from ..absent_gpu.devices import is_absent_gpu
 from ..device.choice import device_of
 

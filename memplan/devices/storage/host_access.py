@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...graphs.errors import MemplanError
 from ...program.program import Value
-from ...torch_support.torch_internals import version_of
+from ...torch_support.torch_tensors import version_of
 from .copies import loaded, value
 from .disk import File
 from .host_buffers import HostBuffer

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...program.program import Value
 from ...torch_support.interrupts import deferred_signals
-from ...torch_support.torch_internals import empty_for_nobody
+from ...torch_support.torch_tensors import empty_for_nobody
 from .copies import value
 from .offloaded import Fill, Hold, hold_anew, hold_of, offload_value, restore
 

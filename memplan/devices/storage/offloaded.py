@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from ...graphs.errors import MemplanError
 from ...program.names import full_name
 from ...program.program import Value
-from ...torch_support.torch_internals import (
+from ...torch_support.torch_fakes import no_torch_function
+from ...torch_support.torch_tensors import (
     HOLD,
     HOOKS_OF_TENSOR,
     attributes_of,
     empty_for_nobody,
-    no_torch_function,
     parameter_at,
 )
 

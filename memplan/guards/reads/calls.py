@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ...torch_support.raw import MISSING, class_entry, is_a, is_made, is_mapping, part_of
 from ...torch_support.reach import is_of_user, is_of_user_class
-from ...torch_support.torch_internals import in_backward
+from ...torch_support.torch_autograd import in_backward
 from ...torch_support.unsupported import at_line
 from .contents import content, is_plain
 from .forbidden import refuse_call, refuse_unseeded

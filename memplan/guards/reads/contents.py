@@ -35,13 +35,9 @@ from ...torch_support.raw import (
     slots_of,
 )
 from ...torch_support.reach import container_of, entries_of, is_of_python, is_of_user_class
-from ...torch_support.torch_internals import (
-    OPERATORS,
-    FakeTensor,
-    no_dispatch_modes,
-    no_function_modes,
-    version_of,
-)
+from ...torch_support.torch_fakes import FakeTensor, no_dispatch_modes, no_function_modes
+from ...torch_support.torch_operators import OPERATORS
+from ...torch_support.torch_tensors import version_of
 
 LARGEST = 2**20
 """Bytes of a buffer or an array; a larger one counts by its identity."""

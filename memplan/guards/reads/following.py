@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ...torch_support.raw import MISSING, bases_of, class_entries, is_a, name_of
 from ...torch_support.reach import LONGEST, container_of, is_of_user, is_of_user_class
-from ...torch_support.torch_internals import FORWARD_HOOKS, is_made, looks_on
+from ...torch_support.torch_modules import FORWARD_HOOKS, is_made, looks_on
 from .codes import rewritten, with_reader
 from .contents import SCALARS, is_plain
 from .nodes import Nodes, quietly

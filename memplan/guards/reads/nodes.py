@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from ...torch_support.raw import MISSING, bases_of, class_entries, class_entry, is_a, name_of, part_of
 from ...torch_support.reach import LONGEST, Path, container_of, is_of_user, is_of_user_class
-from ...torch_support.torch_internals import FakeTensor, in_backward
+from ...torch_support.torch_autograd import in_backward
+from ...torch_support.torch_fakes import FakeTensor
 from ...torch_support.unsupported import at_line
 from .carried import Carried, Counter, StateError, refusal
 from .contents import LARGEST, Content, content, is_plain

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ...torch_support.raw import MISSING, is_a
 from ...torch_support.reach import Path
-from ...torch_support.torch_internals import HOLD, VERSION, FakeTensor, attributes_of
+from ...torch_support.torch_fakes import FakeTensor
+from ...torch_support.torch_tensors import HOLD, VERSION, attributes_of
 from ...torch_support.unsupported import TraceError, at_line
 from .contents import content
 from .reader import users_place

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...torch_support.raw import MISSING, bases_of, class_entries, derives_from, is_a, is_one_of, module_of
 from ...torch_support.raw import full_name as full_class_name
 from ...torch_support.reach import is_of_user, is_of_user_class
-from ...torch_support.torch_internals import FakeTensor
+from ...torch_support.torch_fakes import FakeTensor
 from .contents import SCALARS
 from .reads import (
     of_bases,

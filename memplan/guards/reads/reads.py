@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ...torch_support.raw import MISSING, Missing, class_entry, is_a, name_of
 from ...torch_support.reach import Path, is_of_user_class, simple_text, spelled
-from ...torch_support.torch_internals import module_structure
+from ...torch_support.torch_modules import module_structure
 from .contents import SCALARS, Content, content, is_plain, plain_value
 
 Fetch = Callable[[Any, Any], Any]

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from ...torch_support.raw import MISSING, class_entry, is_a, name_of
 from ...torch_support.reach import container_of, entries_of, is_of_library, is_of_user_class
-from ...torch_support.torch_internals import MODULE_REGISTERS, FakeTensor
+from ...torch_support.torch_fakes import FakeTensor
+from ...torch_support.torch_modules import MODULE_REGISTERS
 from .contents import is_plain
 from .following import Following
 from .forbidden import refuse_iterator

@@ -17,7 +17,7 @@ from ...model.iteration import Iteration, Updates, differentiated, forward, scal
 from ...program.handover import example_cotangents, ordered
 from ...steps.execute import IterationResult
 from ...torch_support.below_autograd import without_autocast
-from ...torch_support.torch_internals import uncompiled
+from ...torch_support.torch_fakes import uncompiled
 from ...tracing.joint import residents
 from ...updates.averaged import Way, averaging, first_values
 from ...updates.masters import step_on_masters

@@ -15,7 +15,8 @@ from ...devices.device.cpu import Cpu
 from ...devices.device.device import Device
 from ...guards.unchanged import unchanged
 from ...model.iteration import Iteration
-from ...torch_support.torch_internals import TorchDispatchMode, schema_of
+from ...torch_support.torch_fakes import TorchDispatchMode
+from ...torch_support.torch_operators import schema_of
 from .eager import run_eager
 
 

@@ -45,7 +45,7 @@ from ...torch_support.reach import (
     reachable,
     simple_text,
 )
-from ...torch_support.torch_internals import HOOKS_OF_STEPS
+from ...torch_support.torch_optimizers import HOOKS_OF_STEPS
 
 _BEGUN = time.time()
 _OURS = __name__.partition(".")[0]

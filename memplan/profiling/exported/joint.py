@@ -20,13 +20,8 @@ from torch.fx.node import map_arg
 from ...graphs.errors import MemplanError
 from ...graphs.files.fields import Row, mapping, sequence
 from ...program.outputs import output_of
-from ...torch_support.torch_internals import (
-    CALLS_FOR_THE_ORDER,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    can_decompose,
-    schema_of,
-)
+from ...torch_support.torch_fakes import DynamicOutputShapeException, FakeTensorMode
+from ...torch_support.torch_operators import CALLS_FOR_THE_ORDER, can_decompose, schema_of
 from ...tracing.joint import Joint
 from ...tracing.layers import MARK, Mark
 from .values import SCALAR_TYPES, UnknownNumberError, argument, node_named, sizes, tensor

@@ -13,7 +13,7 @@ import torch
 
 from ...graphs.graph import Phase
 from ...program.program import Call, Operation, Program, refs
-from ...torch_support.torch_internals import FUSIBLE_PRIVATE, OpOverload
+from ...torch_support.torch_operators import FUSIBLE_PRIVATE, OpOverload
 
 _POINTWISE = {
     *("clamp_max", "clamp_min", "elu_backward", "fill", "hardsigmoid_backward", "hardswish_backward"),

@@ -21,7 +21,7 @@ from ...graphs.errors import InputError
 from ...program.program import Value
 from ...torch_support.below_autograd import as_traced
 from ...torch_support.torch_inductor import compiler_fault, inductor
-from ...torch_support.torch_internals import memory_of
+from ...torch_support.torch_tensors import memory_of
 from .members import Members
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...program.program import Call, Operation, Program, Ref
-from ...torch_support.torch_internals import FUNCTIONAL_BATCH_NORM
+from ...torch_support.torch_operators import FUNCTIONAL_BATCH_NORM
 
 aten: Any = torch.ops.aten
 

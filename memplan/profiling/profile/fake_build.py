@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ...torch_support.torch_internals import applied, applied_by, buffers_of, parameters_of
+from ...torch_support.torch_modules import applied, applied_by, buffers_of, parameters_of
 from ...torch_support.unsupported import is_value_dependent
 from ...tracing.layouts import TrueFakes
 

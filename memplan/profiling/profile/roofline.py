@@ -25,7 +25,7 @@ import torch
 from ...devices.calls.fused import dropout_mask
 from ...graphs.graph import Phase
 from ...graphs.machines.gpus import Gpu
-from ...torch_support.torch_internals import (
+from ...torch_support.torch_operators import (
     ATTENTION,
     ATTENTION_BACKWARD,
     BATCH_NORMS,
@@ -36,8 +36,8 @@ from ...torch_support.torch_internals import (
     schema_of,
     sdpa_backward_flop_count,
     sdpa_flop_count,
-    tree_leaves,
 )
+from ...torch_support.torch_trees import tree_leaves
 from .efficiency import Efficiencies, efficiencies
 
 aten: Any = torch.ops.aten

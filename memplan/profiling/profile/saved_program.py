@@ -18,7 +18,7 @@ from torch import Tensor
 from ...graphs.graph import Kind, Phase
 from ...program.outputs import NOTHING
 from ...program.program import Call, Operation, Program, Ref, Setting, Storage, Value
-from ...torch_support.torch_internals import OpOverload
+from ...torch_support.torch_operators import OpOverload
 from ...updates.rules import RULES
 
 _SIMPLE = (type(None), bool, int, float, str)

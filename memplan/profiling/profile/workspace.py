@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...graphs.machines.gpus import Gpu
-from ...torch_support.torch_internals import (
+from ...torch_support.torch_operators import (
     ATTENTION_BACKWARD,
     EFFICIENT_BACKWARD,
     OLD_CONVOLUTION,

@@ -19,13 +19,8 @@ from torch import Tensor
 from ...program.names import short_name
 from ...program.program import Call, Program, Ref, Setting, Value
 from ...torch_support.below_autograd import as_traced
-from ...torch_support.torch_internals import (
-    OpOverload,
-    TorchDispatchMode,
-    functions_named,
-    inner_function,
-    no_function_modes,
-)
+from ...torch_support.torch_fakes import TorchDispatchMode, no_function_modes
+from ...torch_support.torch_operators import OpOverload, functions_named, inner_function
 
 Function = Callable[..., Any]
 

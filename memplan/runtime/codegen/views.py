@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ...program.program import Call, Program, Ref, values_read
-from ...torch_support.torch_internals import memory_of, no_dispatch_modes, no_function_modes
+from ...torch_support.torch_fakes import no_dispatch_modes, no_function_modes
+from ...torch_support.torch_tensors import memory_of
 
 AS_STRIDED: Any = torch.ops.aten.as_strided.default
 

@@ -25,7 +25,7 @@ from ...devices.device.device import Device
 from ...graphs.errors import MemplanError
 from ...planner.schedule.schedule import Schedule
 from ...program.program import Call, Operation, Program, Ref
-from ...torch_support.torch_internals import ATTENTION, ATTENTION_BACKWARD
+from ...torch_support.torch_operators import ATTENTION, ATTENTION_BACKWARD
 from ...torch_support.unsupported import warn_user
 from ...updates.averages import averages
 from ...updates.rules import if_finite, is_fused

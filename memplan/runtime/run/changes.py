@@ -18,7 +18,8 @@ from ...devices.calls.cumulative_norm import STATISTICS
 from ...graphs.graph import Phase
 from ...program.program import Operation, Program, Ref
 from ...torch_support.reach import spelled
-from ...torch_support.torch_internals import no_torch_function, set_version, version_of
+from ...torch_support.torch_fakes import no_torch_function
+from ...torch_support.torch_tensors import set_version, version_of
 from ...updates.sums import adds_up
 from ...updates.updates import updates_weights
 

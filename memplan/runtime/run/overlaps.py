@@ -17,7 +17,7 @@ from torch import Tensor
 from ...devices.storage.offloaded import Offloaded
 from ...graphs.errors import MismatchError
 from ...program.program import Program
-from ...torch_support.torch_internals import no_torch_function
+from ...torch_support.torch_fakes import no_torch_function
 
 _ADDRESS = Tensor.data_ptr
 

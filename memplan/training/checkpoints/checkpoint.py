@@ -26,11 +26,11 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from ...graphs.errors import InputError, MemplanError, MismatchError
 from ...graphs.files.documents import regular_size
 from ...torch_support.interrupts import deferred_signals
+from ...torch_support.torch_trees import tree_map_only
 from ...torch_support.unsupported import warn_user
 from .digests import FORMAT, Digests, read_digests, write_digests
 from .holding import Holding
@@ -100,7 +100,7 @@ def load(
 
     def load_parts() -> None:
         for name, part in parts.items():
-            before[name] = pytree.tree_map_only(Tensor, _copied, part.state_dict())
+            before[name] = tree_map_only(Tensor, _copied, part.state_dict())
             _load_part(place, name, part, found[name])
 
     def replace() -> None:

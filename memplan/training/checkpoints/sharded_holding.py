@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils import _pytree as pytree
 
 from ...devices.sharded.local_tensors import local_state, local_tensor
 from ...devices.sharded.ranks import Ranks
 from ...devices.sharded.shards import Shards
 from ...devices.storage.host_access import at_home_value, replace_at_home
 from ...graphs.errors import InputError, MismatchError
+from ...torch_support.torch_trees import tree_leaves
 from .holding import Holding
 from .random_numbers import random_numbers
 
@@ -52,7 +52,7 @@ class JointHolding(Holding):
 
     def check_extra(self, extra: Mapping[str, Any]) -> None:
         for name, part in extra.items():
-            if any(isinstance(leaf, DTensor) for leaf in pytree.tree_leaves(part)):
+            if any(isinstance(leaf, DTensor) for leaf in tree_leaves(part)):
                 raise InputError(
                     f"extra {name!r} has a DTensor, of which each rank has a share: give its "
                     "full_tensor(), or save it by torch.distributed.checkpoint"

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from ...devices.storage.lazy_init import filled_with, is_unmade, make_later, refill
 from ...graphs.errors import InputError
 from ...program.program import Value
-from ...torch_support.torch_internals import empty_for_nobody
+from ...torch_support.torch_modules import buffers_not_saved
+from ...torch_support.torch_tensors import empty_for_nobody
 from .saved_file import open_saved
 from .tensor_file import open_tensors
 
@@ -75,7 +76,7 @@ def find_values(module: nn.Module, weights: str | Path) -> list[tuple[Tensor, Te
 def _way_out(module: nn.Module, name: str) -> str:
     """Return what to do about a buffer that files of `state_dict` never have, after a colon."""
     path, _dot, own = name.rpartition(".")
-    if own not in module.get_submodule(path)._non_persistent_buffers_set:
+    if own not in buffers_not_saved(module.get_submodule(path)):
         return ""
     return f": it is a buffer that state_dict leaves out, so register it anew with values, in {path or 'it'}"
 

@@ -23,6 +23,7 @@ from ...model.iteration import Inputs, Iteration, tensors_in, with_tensors
 from ...profiling.compare.eager import run_eager
 from ...steps.execute import IterationResult
 from ...torch_support.out_of_memory import is_out_of_memory
+from ...torch_support.torch_modules import BATCH_NORM_MODULES
 from ...torch_support.unsupported import warn_user
 
 
@@ -215,7 +216,7 @@ def _without_dropout(module: nn.Module) -> Generator[None]:
     module.eval()
     for part, mode in modes:
         recurrent = isinstance(part, nn.RNNBase) and not part.dropout
-        if recurrent or isinstance(part, nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]
+        if recurrent or isinstance(part, BATCH_NORM_MODULES):
             part.training = mode
     try:
         yield

@@ -36,7 +36,7 @@ from ...planner.device_memory import DeviceMemory
 from ...profiling.compare.peaks import RESIDENT, resident_bytes
 from ...program.program import Program
 from ...solvers.problem import InfeasibleError
-from ...torch_support.torch_internals import no_torch_function
+from ...torch_support.torch_fakes import no_torch_function
 from ...torch_support.unsupported import warn_user
 from ...updates.optimizer_memory import Taken, counted, counted_of_kind
 from ..converters import States

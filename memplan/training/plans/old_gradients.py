@@ -29,7 +29,7 @@ from ...model.iteration import Iteration
 from ...planner.baseline import baseline
 from ...planner.simulator.simulate import Figures, simulate
 from ...program.program import Value
-from ...torch_support.torch_internals import no_torch_function
+from ...torch_support.torch_fakes import no_torch_function
 from ..options import Options
 from .loop_memory import LoopMemory
 from .plan_cache import Plan

@@ -12,7 +12,7 @@ from ...model.iteration import Inputs, Iteration
 from ...steps.execute import PlannedStep
 from ...steps.inputs import OtherModeError, OtherShapeError, OtherValuesError
 from ...torch_support.interrupts import deferred_signals, open_to_signals
-from ...torch_support.torch_internals import fake_results_forgotten
+from ...torch_support.torch_fakes import fake_results_forgotten
 from ...torch_support.unsupported import warn_user
 from .agreement import Agreement, Found, SharedCall
 from .buckets import Buckets

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from ...model.iteration import Inputs, Scaled, unscaled
-from ...torch_support.torch_internals import report_infinite, reported_infinite
+from ...torch_support.torch_optimizers import report_infinite, reported_infinite
 
 
 class Scaling:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...program.program import Target
-from ...torch_support.torch_internals import fused_adam, fused_adamw
+from ...torch_support.torch_optimizers import fused_adam, fused_adamw
 from ..elementwise import elementwise
 from ..planned_optimizer import (
     Effort,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...program.program import Target
-from ...torch_support.torch_internals import fused_sgd
+from ...torch_support.torch_optimizers import fused_sgd
 from ..elementwise import elementwise
 from ..planned_optimizer import (
     Effort,

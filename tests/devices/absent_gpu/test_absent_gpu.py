@@ -24,7 +24,7 @@ from memplan.profiling.profile import estimate as estimating
 from memplan.profiling.profile.estimate import estimate
 from memplan.profiling.profile.fake_build import fake_build
 from memplan.program.program import Program
-from memplan.torch_support.torch_internals import autocast_operators
+from memplan.torch_support.torch_operators import autocast_operators
 from memplan.torch_support.unsupported import TraceError
 from memplan.tracing.trace import trace
 from torch import Tensor, nn

@@ -7,7 +7,7 @@ import torch
 from memplan.devices.calls.fake_kernels import gru_cell, gru_cell_backward
 from memplan.model.iteration import Iteration
 from memplan.torch_support.hints import hint
-from memplan.torch_support.torch_internals import has_fake_kernel
+from memplan.torch_support.torch_operators import has_fake_kernel
 from memplan.torch_support.unsupported import TraceError
 from memplan.tracing.trace import trace
 from torch import nn

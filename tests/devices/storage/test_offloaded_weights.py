@@ -23,7 +23,7 @@ from memplan.profiling.compare.peaks import peaks
 from memplan.program.program import Value
 from memplan.runtime.run.cycle import Terms
 from memplan.steps.execute import PlannedStep
-from memplan.torch_support.torch_internals import attributes_of
+from memplan.torch_support.torch_tensors import attributes_of
 from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn

@@ -14,7 +14,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.torch_support.torch_internals import set_version
+from memplan.torch_support.torch_tensors import set_version
 from not_none import not_none
 from torch import Tensor, nn
 

@@ -1,6 +1,5 @@
-"""Names that torch does not promise to keep stand in torch_support: most in torch_internals.py, Inductor's in
-torch_inductor.py, those of fully_shard in torch_fsdp.py; those of a GPU that is not here in
-devices/absent_gpu, and nowhere else.
+"""Names that torch does not promise to keep stand in torch_support, in the files torch_*.py; those of a GPU
+that is not here in devices/absent_gpu, and nowhere else.
 
 Read from the syntax trees of the package. What counts: modules of torch with an underscore in their path, and
 those that its documentation leaves out; attributes with a leading underscore that the same file does not
@@ -18,28 +17,21 @@ import memplan
 import pytest
 
 PACKAGE = Path(memplan.__file__).parent
-ROOMS = (
-    "cli",
-    "devices",
-    "guards",
-    "model",
-    "profiling",
-    "program",
-    "runtime",
-    "steps",
-    "torch_support",
-    "tracing",
-    "updates",
-)
+WITHOUT_TORCH = ("exchange", "graphs", "planner", "solvers")
+"""Rooms whose private names are Python's, NumPy's and Numba's, or of files."""
 FILES = sorted(
     path
-    for room in ROOMS
-    for path in (PACKAGE / room).rglob("*.py")
-    if path.parent.name != "absent_gpu"  # all of it replaces what PyTorch keeps to itself
+    for path in PACKAGE.rglob("*.py")
+    if path.relative_to(PACKAGE).parts[0] not in WITHOUT_TORCH
+    and path.parent.name != "absent_gpu"  # all of it replaces what PyTorch keeps to itself
 )
 DOCUMENTED = {"_replace", "_fields", "_asdict", "_make", "_exit", "_run_exitfuncs", "_getframe"}
-NOT_OF_TORCH = {"_shutdown", "_functools", "_thread", "_ctypes", "_cache", "_name_", "_cython", "_memplan"}
-"""Names of Python's threads, modules, loggers and enums, of Cython's types, of our attribute of tensors."""
+NOT_OF_TORCH = {
+    *("_shutdown", "_functools", "_thread", "_ctypes", "_cache", "_name_", "_cython", "_memplan"),
+    *("_hf_hook", "_shared_state", "_save_optimizer_and_scheduler", "_models"),
+}
+"""Names of Python's threads, modules, loggers and enums, of Cython's types, of our attribute of tensors; of
+accelerate and the Trainer."""
 UNDOCUMENTED = ("torch.fx.experimental", "torch.utils.flop_counter", "torch.utils.weak")
 
 
@@ -119,16 +111,10 @@ def _torch_modules(node: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_they_stand_in_their_files(path: Path) -> None:
     found = private_names(path.read_text())
-    if path.name in (
-        "torch_internals.py",
-        "torch_inductor.py",
-        "torch_fsdp.py",
-        "torch_make_fx.py",
-        "torch_collectives.py",
-    ):
+    if path.parent.name == "torch_support" and path.name.startswith("torch_") and path.stem != "torch_range":
         assert found
     else:
-        assert not found, f"these belong in torch_support/torch_internals.py: {found}"
+        assert not found, f"these belong in torch_support: {found}"
 
 
 @pytest.mark.parametrize(

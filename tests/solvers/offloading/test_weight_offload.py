@@ -24,11 +24,12 @@ from memplan.planner.bounds import minimum_memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.annealing import seed
 from memplan.solvers.offloading.cycles.cycle import FROZEN, cycle_of
 from memplan.solvers.offloading.cycles.facts import facts_of, scratch
 from memplan.solvers.offloading.cycles.replay import period
 from memplan.solvers.offloading.cycles.steps import schedule_of_order
-from memplan.solvers.offloading.weight_offload.anneal import neighbour, seed
+from memplan.solvers.offloading.weight_offload.anneal import neighbour
 from memplan.solvers.offloading.weight_offload.least import min_memory_intervals
 from memplan.solvers.offloading.weight_offload.offload_greedy import Settings, solve
 from memplan.solvers.offloading.weight_offload.packing import fill

@@ -8,8 +8,8 @@ when planner/replay/clock.py plays it. The simulator has the last word on what i
 in the order and the iterations.
 
 The walk is not planner/replay/walk.py: if only weights move, over two links, the state after an iteration is
-two numbers, and a row waits for one copy of each link at most. Read into rows for that walk, an order takes
-1.5 times as long (benchmarks/results/).
+three numbers, and a row waits for one copy of each link at most. Written as steps for planner/replay, an
+order takes 3 to 5 times as long (benchmarks/results/solvers.md).
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp
 from random import Random
 from statistics import median
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from ....graphs.machine import Memory
 from ....planner.schedule.sequence import Run
+from ...annealing import acceptance, temperature_at
 from .alternatives import take_place
 from .disk_spill import has_disk, may_lie_below
 from .fill import ends_of
@@ -137,16 +137,14 @@ class Anneal:
         """
         while (done := progress()) < 1.0 and (len(self.state.interval_rows) or self.recomputed.optional):
             self.tried += 1
-            temperature = hot * (cold / hot) ** done
+            temperature = temperature_at(done, hot, cold)
             before = self.now
             if not self._move():
                 self._undo(before)
                 continue
             outcome = self.state.evaluate(self.now.look_ahead, self.now.reserve)
             worse = _worth(outcome) - _worth(before)
-            if outcome.excess or (
-                worse > 0 and self.random.random() >= exp(-worse / max(temperature, 1e-300))
-            ):
+            if outcome.excess or (worse > 0 and self.random.random() >= acceptance(worse, temperature)):
                 self._undo(before)
                 continue
             self.now = outcome

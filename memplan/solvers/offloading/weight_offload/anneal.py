@@ -1,8 +1,8 @@
 """Local search over orders of runs and transfers, on the period that the simulator's rules give.
 
 Four moves: a transfer moves; two transfers of a kind are exchanged; an offload interval begins or ends to
-be chosen; one interval is chosen instead of another. Accepted by simulated annealing (Kirkpatrick, Gelatt,
-Vecchi, Science 220, 1983). Each move costs one replay, linear in the order.
+be chosen; one interval is chosen instead of another. Accepted by simulated annealing (annealing.py). Each
+move costs one replay, linear in the order.
 """
 
 from __future__ import annotations
@@ -14,14 +14,10 @@ from numpy.typing import NDArray
 
 from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled, inner
+from ...annealing import acceptance, temperature_at
 from ..cycles.cycle import FROZEN
 from ..cycles.facts import Facts, Scratch
 from ..cycles.replay import period
-
-
-@compiled
-def seed(number: int) -> None:
-    np.random.seed(number)
 
 
 class Orders(NamedTuple):
@@ -58,8 +54,8 @@ def anneal(
         if len(after) == 0:
             continue
         then = period(facts, after, scratch)
-        temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
-        if then <= now or np.random.random() < np.exp((now - then) / temperature):
+        temperature = temperature_at(step / moves, hot, cold)
+        if then <= now or np.random.random() < acceptance(then - now, temperature):
             order, now = after, then
             if now < best - 1e-12:
                 best = now

@@ -14,12 +14,13 @@ import numpy as np
 
 from ....graphs.arrays import Ints
 from ....graphs.units import duration
+from ...annealing import Cooling, seed
 from ...problem import Options
 from ...workers.precompile import COMPILING
 from ..cycles.cycle import Cycle
 from ..cycles.facts import facts_of, scratch
 from ..cycles.replay import period
-from .anneal import anneal, orders_from, seed
+from .anneal import anneal, orders_from
 
 HOT, COLD = 3e-3, 3e-5
 """The temperature at the start and the end, as shares of the period."""
@@ -105,19 +106,20 @@ class OrderSearch:
         assert self.best is not None
         seed(number)
         orders, hottest = orders_from(self.facts, self.best, self.seconds), max(self.seconds * HOT, 1e-300)
-        moves = min(moves, _WORK // max(1, len(self.best)))
-        begin, progress, chunk = monotonic(), 0.0, 50
-        while progress < 1.0 and not self.done:
-            following = min(1.0, progress + chunk / max(1, moves))
-            hot, cold = (hottest * (COLD / HOT) ** part for part in (progress, following))
-            chunk_begin = monotonic()
+        cooling = Cooling(
+            moves=min(moves, _WORK // max(1, len(self.best))),
+            hot=hottest,
+            cold=hottest * (COLD / HOT),
+            until=self.clock.end,
+            chunk=50,
+            chunk_seconds=_CHUNK_SECONDS,
+        )
+        for chunk, hot, cold in cooling.chunks():
+            if self.done:
+                break
             anneal(self.facts, orders, self.scratch, chunk, hot, cold, self.host_limit)
             seconds = float(orders.seconds[0])
             if seconds < self.seconds:
                 self.best, self.seconds = orders.best[: orders.best_length[0]].copy(), seconds
                 over = seconds / self.min_memory - 1 if self.min_memory else 0.0
                 self.options.report(f"best {duration(seconds)}, {over:+.1%} vs. the time of all operations")
-            now = monotonic()
-            progress = max(following, (now - begin) / max(self.clock.end - begin, 1e-9))
-            pace = chunk / max(now - chunk_begin, 1e-9)
-            chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk))

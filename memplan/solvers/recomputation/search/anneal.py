@@ -3,8 +3,8 @@
 Minimises  seconds · (1 + STRICTNESS · excess / limit),  excess: bytes of the peak above the limit,
 seconds: max(Σ of the runs, Σ of their launches).
 A move that lifts the peak above the limit is followed by a few that bring it back below, and
-all together are kept or undone. S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, Optimization by simulated
-annealing, Science 220, 1983; for recomputation first in Imanishi et al., NeurIPS 2023 (FastSA).
+all together are kept or undone (annealing.py has the rule). For recomputation first in Imanishi et al.,
+NeurIPS 2023 (FastSA).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from ....graphs.arrays import Floats, Ints
 from ....graphs.compiled import compiled, inner
+from ...annealing import acceptance, temperature_at
 from .events import Sequence
 from .instance import Instance
 from .moves import clear_useless, remove_repeat, run_another_variant, shift
@@ -46,7 +47,7 @@ def anneal(
 ) -> None:
     """Try `moves` moves while the temperature falls from `hot` to `cold` seconds.
 
-    `sequence` is changed, and `best` if a better one is found. Random numbers: numba's, seeded by `seed`.
+    `sequence` is changed, and `best` if a better one is found. Random numbers: numba's (annealing.py).
     """
     least_peak, least_seconds, variants = best.peak[0], best.seconds[0], best.variants[: best.length[0]]
     energy = energy_of(sequence, limit)
@@ -62,8 +63,8 @@ def anneal(
         if outcome == DONE:
             _repair(instance, sequence, limit)
             after = energy_of(sequence, limit)
-            temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
-            if after <= energy or np.random.random() < np.exp((energy - after) / temperature):
+            temperature = temperature_at(step / moves, hot, cold)
+            if after <= energy or np.random.random() < acceptance(after - energy, temperature):
                 energy = after
                 now, seconds = max(limit, peak(sequence.tree)), period(sequence)
                 if now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12)):
@@ -81,11 +82,6 @@ def anneal(
     best.peak[0], best.seconds[0], best.length[0] = least_peak, least_seconds, len(variants)
     for k in range(len(variants)):  # a slice assigned compiles the text of its error
         best.variants[k] = variants[k]
-
-
-@compiled
-def seed(number: int) -> None:
-    np.random.seed(number)
 
 
 @compiled

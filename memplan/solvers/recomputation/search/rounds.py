@@ -29,9 +29,10 @@ from ....planner.bounds import time_bound
 from ....planner.report import compared
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, schedule_of
+from ...annealing import Cooling, seed
 from ...problem import Options
 from ...workers.precompile import COMPILING
-from .anneal import Best, anneal, energy_of, seed
+from .anneal import Best, anneal, energy_of
 from .events import Sequence
 from .instance import instance_of, runs_in, variants_in
 from .sequence import sequence
@@ -153,29 +154,26 @@ class Rounds:
                 variants, replicas = self.variants, 1
 
     def _round(self, variants: Ints, moves: int, hot: float, replicas: int, until: float) -> None:
-        states, each = [self._slots(variants) for _ in range(replicas)], moves // replicas
-        begin, progress, done = monotonic(), 0.0, 0
-        chunk = min(100 if replicas == 1 else EXCHANGE, each)
-        while progress < 1.0 and (self.proceed() or not self.best.length[0]):
-            following = max(progress, (done + chunk) / each) if each else 1.0
-            chunk_begin = monotonic()
-            before, after = (self.mean * hot * (COLD / hot) ** part for part in (progress, following))
+        states = [self._slots(variants) for _ in range(replicas)]
+        cooling = Cooling(
+            moves=moves // replicas,
+            hot=self.mean * hot,
+            cold=self.mean * COLD,
+            until=until,
+            chunk=100 if replicas == 1 else EXCHANGE,
+            chunk_seconds=_CHUNK_SECONDS if replicas == 1 else None,
+        )
+        for chunk, before, after in cooling.chunks():
+            if not self.proceed() and self.best.length[0]:
+                break
             for k, at in enumerate(states):
                 warm = LADDER**k
                 anneal(self.instance, at, self.limit, chunk, before * warm, after * warm, self.best)
                 if 3 * np.count_nonzero(at.variant >= 0) > len(at.variant):
                     states[k] = self._slots(at.variant[at.variant >= 0])
             self.exchange(states, after)
-            now = monotonic()
-            done += chunk
-            by_time = (now - begin) / max(until - begin, 1e-9)
-            self.cut_short |= by_time > following
-            progress = max(following, by_time)
-            if replicas == 1:
-                pace = chunk / max(now - chunk_begin, 1e-9)
-                chunk = min(int(pace * _CHUNK_SECONDS), 4 * chunk)
-            chunk = max(1, min(chunk, each - done))
             self._tell()
+        self.cut_short |= cooling.cut_short
 
     def exchange(self, states: list[Sequence], coldest: float) -> None:
         """Exchange neighbouring sequences: the faster gets the lower temperature, at times the slower."""

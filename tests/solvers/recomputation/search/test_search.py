@@ -21,12 +21,13 @@ from memplan.planner.bounds import minimum_memory
 from memplan.planner.report import compared
 from memplan.planner.schedule.sequence import Run, in_default_mode, prune, runs_of, schedule_of
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.annealing import seed
 from memplan.solvers.problem import InfeasibleError, Options, Problem, SolverResult, Status
 from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.search import rounds as rounds_of_annealing
 from memplan.solvers.recomputation.search import sequence as runs_in_slots
 from memplan.solvers.recomputation.search import tree as memory
-from memplan.solvers.recomputation.search.anneal import anneal, seed
+from memplan.solvers.recomputation.search.anneal import anneal
 from memplan.solvers.recomputation.search.events import Sequence
 from memplan.solvers.recomputation.search.instance import instance_of, runs_in, variants_in
 from memplan.solvers.recomputation.search.rounds import Rounds, no_best

@@ -25,6 +25,7 @@ def period(iteration: IterationTables, most: int) -> float:
     """
     rows, seconds, first, waits = iteration.rows, iteration.seconds, iteration.first, iteration.waits
     count = iteration.counts[0]
+    # Only queues that rows use: those of deeper memories and of the network cost time in each iteration.
     back, queues = 0, _H2D + 1
     for row in range(count):
         queues = max(queues, rows[row, LANE] + 1)
@@ -36,6 +37,7 @@ def period(iteration: IterationTables, most: int) -> float:
     ends = np.zeros((back + 1, count))
     free, begin = np.zeros(queues + 1), np.zeros(queues + 1)
     growth, half = np.zeros(queues + 1), np.zeros(queues + 1)
+    # `computed` and `launched` are the free times of the compute queue and of the training thread.
     fence = following = landed = longest = computed = launched = 0.0
     for number in range(most):
         for queue in range(queues + 1):
@@ -69,6 +71,7 @@ def period(iteration: IterationTables, most: int) -> float:
                 if queue >= _D2H:
                     landed = max(landed, now[row])
         free[_COMPUTE], free[thread] = computed, launched
+        # The next iteration waits for the transfers of the one before this.
         fence, following = following, landed
         longest, change = 0.0, 0.0
         for queue in range(queues + 1):
@@ -76,6 +79,7 @@ def period(iteration: IterationTables, most: int) -> float:
             change = max(change, abs(gained - growth[queue]))
             longest = max(longest, gained)
             growth[queue] = gained
+        # As in the simulator: the growth repeats, and every wait reaches an iteration that was played.
         if number > 0 and number + 1 >= back and change <= longest * _SAME:
             return longest
         if number + 1 == (most + 1) // 2:

@@ -81,9 +81,11 @@ class VariantTable:
             row["workspace"] = graph.workspace(operation, index)
             row["host"] = mode is not None and mode.on_host
             row["comm"] = operation in graph.operations.comm
+            # Reads of copies in the memory below: the host's, or the peers'.
             below = {*(mode.reads_host if mode is not None else ()), *graph.on_peers(operation)}
             mutates = graph.mutate_lists[operation]
             inputs = dict.fromkeys(graph.read_lists[operation] + mutates)
+            # What the device writes into host memory by itself is a row of its own (`_rows_of` in replay.py).
             direct = set(mode.writes_host) if mode is not None else set[int]()
             made = [(x, min(bit, 1 << MOST_BITS)) for x, bit in graph.contributions(operation, index)]
             for name, values in (
@@ -118,6 +120,7 @@ def _tensors(graph: Graph, machine: Machine) -> Any:
     records["input"] = graph.tensors.kind == Kind.INPUT
     records["spread"], records["share"] = graph.spread, graph.tensors.bytes
     for x, share in Footprint(graph, machine.hierarchy).shares.items():
+        # Overwrites the tensor's bytes for spread tensors alone.
         records["share"][x] = share
     if (peers := machine.links.peers) is not None:
         # gradients are scattered alone, all else is gathered alone

@@ -49,9 +49,11 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
     events = events[: _events(variants, tensors, instance.members, steps, events)]
     will, crossed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     for place in range(len(events) - 1, -1, -1):
+        # Backwards: in the end `will` holds what happens first to the copy at the start.
         if events[place] % _KINDS != _MAKE:
             will[events[place] // _KINDS] = events[place] % _KINDS == _CROSS
     for event in events:
+        # Forwards: what happens last, which for a persistent tensor is what came before the next start.
         if event % _KINDS != _MAKE:
             crossed[event // _KINDS] = event % _KINDS == _CROSS
     for x in range(count):
@@ -62,6 +64,8 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
         x, kind = events[place] // _KINDS, events[place] % _KINDS
         if kind == _MAKE:
             made -= 1
+            # Pinned if it crosses a link before it is deleted; flags are filled from the back, as events are
+            # read.
             flags[made] = will[x]
         else:
             will[x] = kind == _CROSS

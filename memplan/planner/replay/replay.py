@@ -155,14 +155,17 @@ def _read(
                 if memory == HOST and pinned[x]:
                     starting[pinned_ledger] += tensors[x].size
     settled, excess = starting.copy(), 0.0
+    # Persistent tensors may not even fit where they start.
     for ledger in range(memories + 1):
         excess = max(excess, settled[ledger] - limits[ledger])
     row = at = drops = 0
     for index in range(length + count):
+        # The steps, and after them one entry for each tensor.
         if index < length:
             verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
         else:  # what is neither persistent nor an input vanishes
             verb, target, where = _VANISH, index - length, DEVICE
+            # Stays where it is, to begin the next iteration.
             if tensors[target].persistent:
                 continue
         if verb in (DELETE, _VANISH):
@@ -170,9 +173,12 @@ def _read(
                 if verb == DELETE and memory != where:
                     continue
                 if not have[memory, target] or (
+                    # An input stays counted: the next iteration's takes its place.
                     verb == _VANISH and memory == DEVICE and tensors[target].input
                 ):
                     continue
+                # `settled` counts bytes as if every delete were immediate; what transfers still hold is the
+                # walk's (`held`).
                 have[memory, target] = 0
                 ledger, size = _footprint(tensors[target], memory)
                 settled[ledger] -= size
@@ -218,6 +224,7 @@ def _read(
                     else:
                         events[at] = event(ADD, int(moving[x]), HOST)
                         at += 1
+                # First row of two: the bytes on the host, without seconds; the second row is the run.
                 demand = int(settled[HOST]) + below + reruns
                 pinning = int(settled[pinned_ledger]) + below + reruns if pins_limited else 0
                 excess = max(excess, demand - limits[HOST], pinning - limits[pinned_ledger])
@@ -234,6 +241,7 @@ def _read(
             transient = variant.workspace
             for place in range(variant.writes_start, variant.writes_end, 2):
                 x, bit = members[place], members[place + 1]
+                # A contribution that is there already is computed again into workspace.
                 there = have[memory, x]
                 if there & bit:
                     transient += tensors[x].size
@@ -244,6 +252,7 @@ def _read(
                     if variant.host and flags[first[index] + (place - variant.writes_start) // 2]:
                         pinned[x] = True
                         pins += tensors[x].size
+                # It joins what another queue may have made.
                 if moving[x] >= 0 and there:
                     events[at] = event(ADD, int(moving[x]), memory)
                     at += 1
@@ -257,6 +266,8 @@ def _read(
                     )
                     at += 2
             seconds, launch, lane = variant.seconds, variant.launch, instance.lanes[queue]
+            # A collective keeps its workspace until it has ended, which the walk counts as one more pending
+            # delete.
             if variant.comm and transient:
                 held = transient
                 drops += 1
@@ -283,8 +294,11 @@ def _read(
             have[to, target] = have[source, target]
             seconds, launch = instance.copies[queue, target], 0.0
             if tensors[target].spread:
+                # Neighbouring transfers of spread tensors in one direction are one collective
+                # (planner/simulator/collectives.py).
                 follows = index > 0 and steps[index - 1, 0] == verb and tensors[steps[index - 1, 1]].spread
                 if follows and tensors[target].saves and collective[target] != first_of:
+                    # `saves` is the latency that it need not pay again.
                     iteration.seconds[first_of, RUN] += seconds - tensors[target].saves
                     seconds, joined = 0.0, True
                 else:
@@ -312,6 +326,7 @@ def _read(
         )
         settled[memory] += kept
         row += 1
+    # The last row takes no queue: it carries the events of the deletes at the end.
     put(iteration, row, -1, DEVICE, 0, 0, at, 0.0, 0.0, -1)
     iteration.counts[0], iteration.counts[2] = row, drops
     return excess
@@ -355,12 +370,14 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], iteratio
     variants, members = instance.variants, instance.members
     moving = np.full(len(instance.tensors), -1)
     for x in range(len(moving)):
+        # More than the device bit: a copy below the device at the start.
         if starts[x] > 1:
             moving[x] = 0
     for index in range(len(steps)):
         verb, target = steps[index, 0], steps[index, 1]
         if verb == COMPUTE:
             variant = variants[target]
+            # Such a run is on another queue, so whatever it touches may have to be waited for.
             whole = variant.host or variant.comm
             for place in range(
                 variant.reads_start if whole else variant.host_reads_start, variant.host_reads_end

@@ -155,6 +155,7 @@ def _play(variants: VariantRecord, rows: Ints, found: Floats) -> bool:
         row = rows[place]
         operation = variants.operation[row]
         for k in range(variants.input_start[operation], variants.input_start[operation + 1]):
+            # A contribution is missing: only the simulator says which rule that breaks.
             if have[variants.inputs[k]] != variants.whole[variants.inputs[k]]:
                 return False
         transient = variants.workspace[row]
@@ -162,6 +163,7 @@ def _play(variants: VariantRecord, rows: Ints, found: Floats) -> bool:
             x = variants.made[k]
             if not have[x]:
                 used += variants.size[x]
+            # Recomputed while it is there: into workspace, and dropped.
             elif have[x] & variants.bits[k]:
                 transient += variants.size[x]
         for k in range(variants.start[row], variants.start[row + 1]):
@@ -169,6 +171,7 @@ def _play(variants: VariantRecord, rows: Ints, found: Floats) -> bool:
         if used + transient > peak:
             peak, found[3] = used + transient, place
         found[0] += variants.seconds[row]
+        # The training thread is a queue of its own: the slower of the two sums is the period.
         found[1] += variants.launches[row]
         for k in range(begin[place], end[place]):
             if have[dead[k]]:
@@ -188,6 +191,7 @@ def _prune(
     need = np.zeros(len(variants.size), np.int64)
     first = np.full(len(variants.input_start) - 1, -1)
     for place in range(length - 1, -1, -1):
+        # Backwards, so that the earliest run of an operation is left.
         first[variants.operation[rows[place]]] = place
     for x in range(len(need)):
         if variants.results[x]:
@@ -195,6 +199,7 @@ def _prune(
     for place in range(length - 1, -1, -1):
         row = rows[place]
         operation = variants.operation[row]
+        # A first run stays even if nobody needs it: every operation runs once.
         stays = first[operation] == place
         for k in range(variants.start[row], variants.start[row + 1]):
             stays |= need[variants.made[k]] & variants.bits[k] != 0
@@ -208,6 +213,7 @@ def _prune(
             fill = _note(variants, need, dead, fill, variants.inputs[k])
         end[place] = fill
         for k in range(variants.start[row], variants.start[row + 1]):
+            # Before this run the contribution is not needed; before that, its inputs are, whole.
             need[variants.made[k]] &= ~variants.bits[k]
         for k in range(variants.input_start[operation], variants.input_start[operation + 1]):
             need[variants.inputs[k]] = variants.whole[variants.inputs[k]]

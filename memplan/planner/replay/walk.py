@@ -109,6 +109,8 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
     rests = np.zeros((ledgers, width), np.int64)
     held = np.zeros(ledgers)
     network = queues - 1  # where rows of gathers, scatters and collectives are
+    # Per queue the newest row that this one waits for: the queue is first in, first out, so that one ends
+    # last.
     wanted = np.full(queues, -1)
     left = np.empty(moving + width * (4 * drops + 2 * ledgers), np.int64)
     before = np.empty(len(left), np.int64)
@@ -116,6 +118,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
     passed = -1  # the last collective that is an operation that the compute queue has waited for
     for number in range(_MAX_ITERATIONS):
         begin = number * count
+        # The fence: copies of iterations before the previous one have landed.
         _settle(pending, first, last, rests, held, begin - count)
         waits = at = 0
         for row in range(count + 1):
@@ -127,6 +130,8 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                 at += 1
                 if kind <= ADD:
                     producers = now & _MAKERS[memory]
+                    # The compute queue made it: users of the device's memory start after it anyhow
+                    # (clock.py).
                     if not producers:
                         continue
                     waiting = True
@@ -143,6 +148,9 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                             passed = max(passed, number_of)
                     if kind == READ:
                         landed = made_by << _HOLDS_SOURCE | made_by << _HOLDS_TARGET  # of transfers
+                        # A reader waits for what made the copy, which then holds nothing any more: for the
+                        # device's memory only if the reader is the compute queue, since the others run ahead
+                        # of it or behind.
                         now &= ~(landed if queue == _COMPUTE else landed & _BELOW)
                     producer = _LINKS
                     while made_by:
@@ -166,8 +174,10 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                     holders = _in_flight(now, memory, newest[tensor, network] > passed)
                     now &= ~(_HOLDERS[memory] | _MAKERS[memory])
                     ledger, size = memory, sizes[tensor, SIZE]
+                    # A rank's share on the peers is device memory.
                     if memory == _PEERS and sizes[tensor, SPREAD]:
                         ledger, size = _DEVICE, sizes[tensor, SHARE]
+                    # A transfer still reads or writes the copy: its bytes are free when that ends.
                     if holders and size:
                         while True:
                             entry = pending[ledger, last[ledger]]
@@ -177,6 +187,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                                 entry[_TRANSFERS + link] = newest[tensor, _LINKS + link] if holds else -1
                             last[ledger] += 1
                             held[ledger] += size
+                            # A pinned copy is counted twice: in host memory, and among pinned bytes.
                             if kind == DROP or ledger == pinned:
                                 break
                             ledger = pinned
@@ -204,6 +215,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
 
             ledger, demand = int(rows[row, MEMORY]), int(rows[row, DEMAND])
             while True:
+                # Bytes that pending deletes must give back before the row can begin.
                 missing = demand + held[ledger] - limits[ledger]
                 if missing > 0 and held[ledger] > 0:
                     waiting = True
@@ -222,6 +234,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                     )
                     if queue == _COMPUTE:
                         passed = max(passed, awaited)
+                # What a claim has left of a delete is waited for already: those bytes are free.
                 peaks[ledger] = max(peaks[ledger], demand + held[ledger] - rests[ledger, _SIZE])
                 if ledger == pinned or rows[row, PINNED_DEMAND] == 0:
                     break
@@ -236,6 +249,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
             if waiting:
                 for other in range(queues):
                     if wanted[other] >= 0:
+                        # Relative to this iteration; below 0: of one before.
                         iteration.waits[waits] = wanted[other] - begin
                         wanted[other] = -1
                         waits += 1
@@ -245,6 +259,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                 state[tensor] &= ~(_BOTH << _COLLECTIVE)
         left, before, filled = before, left, length
         length = _left_over(state, pending, first, last, rests, begin + count, left)
+        # The first iteration has nothing before it; from the second on equal states repeat for ever.
         same = number > 0 and length == filled
         for place in range(length):
             same = same and left[place] == before[place]
@@ -288,6 +303,7 @@ def _claim(
     """
     links, awaited = len(rest) - _TRANSFERS, -1
     network = _LINKS + links - 1
+    # Claimed bytes come in list order, as in planner/simulator/ledger.py, whichever ends first.
     while missing > 0 and (rest[_SIZE] > 0 or first[ledger] < last[ledger]):
         if rest[_SIZE] == 0:
             for part in range(len(rest)):
@@ -297,6 +313,7 @@ def _claim(
                 transfer = rest[_TRANSFERS + link]
                 if link == links - 1:
                     awaited = max(awaited, int(transfer))
+                # It is waited for now: for later rows it is no longer in flight.
                 elif transfer >= 0 and transfer == newest[rest[_TENSOR], _LINKS + link]:
                     state[rest[_TENSOR]] &= ~(_BOTH << link)
         spread = sizes[rest[_TENSOR], SPREAD]
@@ -352,6 +369,7 @@ def _left_over(state: Ints, pending: Any, first: Ints, last: Ints, rests: Ints, 
                 continue
             left[length], left[length + 1] = ledger, entry[_SIZE]
             for part in range(_TRANSFERS, width):
+                # Relative to the end, or equal states would differ by the iteration's number.
                 left[length + part] = entry[part] - end if entry[part] >= 0 else 0
             length += width
     return length

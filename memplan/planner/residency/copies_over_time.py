@@ -143,6 +143,8 @@ def _add(
     moments = [event.moment for event in above]
     offloaded = [(a, b) for a, b in pairwise(moments) if requests.offloads(a, b)]
     last, end = version.closing is None, moments[-1]
+    # Persistent tensors have no end: for them the last version closes with the first change of the next
+    # iteration.
     leaves_at_end = last and survives and requests.offloads(end, None)
     intervals = [*offloaded, *([(end, None)] if leaves_at_end else [])]
     stored = _copy_down(version, intervals, requests, period)
@@ -173,6 +175,7 @@ def _copy_down(
     if not version.source.upper:
         return None
     below = version.accesses(upper=False)
+    # The copy serves whichever needs it first: the first offload interval, or the first access below.
     reasons = [*offloaded[:1], *([(version.source.moment, below[0].moment)] if below else [])]
     earliest = version.source.moment + 1
 
@@ -181,6 +184,7 @@ def _copy_down(
         if wanted is None:
             return use + 1
         wanted = max(earliest, wanted) if period is None else earliest + (wanted - earliest) % period
+        # Later than just before the next use the interval would be over when it begins.
         return wanted if following is None else min(wanted, max(following - 1, earliest))
 
     return min((moment(*reason) for reason in reasons), default=None)
@@ -211,6 +215,8 @@ def _unchanging(events: Sequence[Event], requests: Requests, period: int, *, sta
         below = stays_below or len(above) < len(events)
         return Copies([Interval(0, None, None)] if above else [], always_below=below)
     copies = Copies(always_below=True)
+    # Each copy lasts from a fetch to the next departure; the first fetch is for the use after the last
+    # departure of the iteration before, hence below 0.
     for before, index in pairwise([leaving[-1] - len(above), *leaving]):
         use = around[(before + 1) % len(above)] - (period if before + 1 < 0 else 0)
         copies.upper.append(Interval(_fetch(copies, use, requests), around[index] + 1, use))
@@ -222,6 +228,7 @@ def _joined(intervals: Sequence[Interval], period: int | None) -> list[Interval]
     of the iteration."""
     joined: list[Interval] = []
     for interval in intervals:
+        # A fetched copy is another one, even if it starts where the one before ends.
         if joined and joined[-1].end == interval.start and not interval.fetched:
             joined[-1] = joined[-1]._replace(end=interval.end)
         else:

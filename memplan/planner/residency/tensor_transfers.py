@@ -131,6 +131,8 @@ def _fetches(lifetime: Lifetime, copies: Sequence[Copies], moments: int) -> Iter
             continue
         use = interval.use % moments
         shift = interval.use - use
+        # Not before the change below whose value it brings, of the iteration before if that comes later in
+        # the list.
         bounds = [change + 1 - moments * (change > use) for change in changes]
         before = intervals[index - 1] if index or lifetime.persistent else None
         if before is not None and before.end is not None:
@@ -202,6 +204,7 @@ def _moves(
         for copy in here.upper if memory > Memory.DEVICE else ():
             if copy.use is not None and copy.use % moments not in fetched:
                 start = copy.start % moments
+                # By the moment of use, so that several reads of a slot come in the order of need.
                 order = start + copy.use - copy.start
                 yield row(start, FETCH_KINDS[memory], order, prefetch(x, memory))
         after_run = StepKind.DELETE if memory == Memory.DEVICE else StepKind.DELETE_USED
@@ -231,6 +234,7 @@ def _spans(
         made = index == 0 and first is not None and not copy.fetched
         start = min(first, copy.start) if made and first is not None else copy.start
         end = start + moments if copy.end is None and around else copy.end or moments
+        # Gradient and share are both there while the scatter runs.
         if scattered and copy.end in copies.stored:
             end += 1
         yield from _wrapped(start, end, moments)
@@ -249,6 +253,7 @@ def _memories_at_start(copies: Sequence[Copies], moments: int) -> int:
     """Return the memories with a copy of a persistent tensor between two iterations, as bits."""
 
     def stays(copy: Interval) -> bool:
+        # It spans an iteration's end.
         return copy.end is None or copy.start // moments < copy.end // moments
 
     return sum(1 << memory for memory, here in enumerate(copies) if any(map(stays, here.upper)))

@@ -80,6 +80,7 @@ def lanes_of(hierarchy: Hierarchy) -> list[int]:
         for group in hierarchy.shared:
             members = [numbers[name] for name in group if name in numbers]
             for queue in members:
+                # Contention: members of a group take turns, as if on the queue of the lowest number.
                 lanes[queue] = min(members)
     return lanes
 
@@ -172,8 +173,10 @@ def play(
         history.append(list(free))
         transfers = (end for end, queue in zip(ends[-1], queues, strict=True) if queue >= _D2H)
         landed.append(max(transfers, default=landed[-1]))
+        # Two equal growths, and all that is waited for was played: later iterations repeat them.
         if last and len(ends) >= furthest and _same(last, growth):
             return Played(max(growth), ends, history[-2])
+    # The growth alternates, so one iteration's is no period; the first half may still be warming up.
     half = len(history) // 2
     gained = (now - then for now, then in zip(history[-1], history[half], strict=True))
     return Played(max(gained) / (len(history) - 1 - half), ends, history[-2])
@@ -206,13 +209,17 @@ def _one_iteration(
         lane = lanes[queue]
         start = max(free[lane], fence)
         if launches[step]:
+            # The thread does not wait for the device: it only adds up launches, and runs ahead.
             free[_THREAD] = max(free[_THREAD], fence) + launches[step]
         if (queue <= _CPU or launches[step]) and free[_THREAD] > start:
             start = free[_THREAD]
+        # In list order the computations before it have made or freed what it touches on the device.
         if queue in DEVICE_TRANSFERS and free[_COMPUTE] > start:
             start = free[_COMPUTE]
         for other in waits.get(step, ()):
+            # Below 0: floor division gives how many iterations ago, and the step there.
             ago, of = divmod(other, steps)
+            # A wait that reaches back before the first iteration is for nothing.
             if -ago <= len(before):
                 start = max(start, before[ago][of] if ago else ends[of])
         free[lane] = ends[step] = start + seconds[step]

@@ -135,6 +135,8 @@ class Walk:
 
         copies, on_peers = self.copies, self.on_peers.get(operation, ())
         have, whole = copies.have[memory], copies.whole
+        # While no transfer or collective has made any copy, bits alone say what may be read: most graphs stay
+        # on this short way.
         shared = copies.stale or copies.made or queue == _COMM
         waits: list[int] = []
         operands = tuple[int, ...]()
@@ -149,6 +151,7 @@ class Walk:
                 self._read((memory, x), queue, waits)
 
         for x in mutates:
+            # A change in place waits for whoever still reads the old value, or is writing it.
             copies.await_users((_PEERS if x in on_peers else memory, x), queue, waits)
         kept = pinned = 0
         if writes_host:
@@ -159,10 +162,14 @@ class Walk:
             if not present:
                 kept += self.sizes[x]
                 pinned += self._pin(x, self.step, memory)
+            # This contribution is there already: the operation runs again, into memory that lives while it
+            # runs.
             elif present & bit:
                 transient += self.sizes[x]
         if queue == _COMM:
             operands = (*reads, *(x for x, _bit in made if not have[x]))
+            # A collective runs alongside later computations: its workspace is freed when it has ended
+            # (`_leave_workspace`), not with the step.
             self._allocate(memory, kept + transient, 0, waits, queue)
         else:
             self._allocate(memory, kept, transient, waits, queue)
@@ -172,6 +179,7 @@ class Walk:
             if shared or queue == _CPU_QUEUE:
                 copies.contribute((memory, x), bit, queue, self.step, waits)
             else:
+                # No other queue has made a copy yet: nothing to wait for, nothing to note.
                 have[x] |= bit
         for x in mutates:
             copies.change_in_place((_PEERS if x in on_peers else memory, x), queue, self.step)
@@ -231,6 +239,7 @@ class Walk:
         if memory == _PEERS and self.persistent[x] and self.footprint.spread[x]:
             self._refuse("peers", "{} lies on the peers for ever", x)
         if self.persistent[x] and self.copies.readable((memory, x)):
+            # A persistent tensor outlives the iteration: some copy must stay readable.
             others = (m for m in self.copies.memories(x) if m != memory)
             if not any(self.copies.readable((other, x)) for other in others):
                 self._refuse(
@@ -272,6 +281,8 @@ class Walk:
         seconds = float(link.seconds(float(self.sizes[x])))
         if (first := self.joined.get(self.step)) is not None:
             self.waits[first] = (*self.waits.get(first, ()), *waits)
+            # Joined to the collective that the step `first` began: one latency for all, and its waits are
+            # theirs.
             self.seconds[first] += seconds - link.latency
             seconds, waits = 0.0, []
         self._enqueue(shown, seconds, waits)
@@ -329,6 +340,7 @@ class Walk:
             )
         for transfer in ledger.claim(kept, transient):
             waits.append(transfer)
+            # Steps are counted from this iteration's start; below 0 they are of one before.
             x = self.schedule.targets.item(transfer % len(self.schedule))
             self.copies.land(x, self._queue_of(transfer), transfer, queue)
 
@@ -394,6 +406,7 @@ class Walk:
             ):
                 self._refuse_whole("persistent-return", f"{names[x]} does not end, fresh, where it began", x)
             for memory in memories:
+                # What the iteration made vanishes; an input comes anew, on the device, in the next one.
                 if not there or (not self.persistent[x] and memory != _DEVICE):
                     self._drop((memory, x))
                 elif not self.persistent[x]:

@@ -50,6 +50,8 @@ class ChainTable:
         optimistic: bool = False,
         proceed: Callable[[], bool] = lambda: True,
     ) -> None:
+        # Up: a plan that fits in slots fits in bytes. Down: no plan that fits in bytes is lost, so the value
+        # is a bound.
         def in_slots(sizes: Bytes) -> Bytes:
             return sizes // slot_bytes if optimistic else -(-sizes // slot_bytes)
 
@@ -73,9 +75,11 @@ class ChainTable:
             lows: list[int] = self._option_lows(t, options).tolist()
             seconds: list[float] = self._option_seconds(t, options).tolist()
             advance_lows = self._advance_lows(t)
+            # Opt(s, t) needs Opt(i, t) for i > s (`later`, `right`) and Opt(s, i - 1) for i <= t (`left`).
             for s in range(t, -1, -1):
                 if not proceed():
                     return False
+                # Opt_1; Opt_2 is added to it in place.
                 row = self._once(s, t, lows, seconds, later)
                 if s < t:
                     low = advance_lows[s]
@@ -93,6 +97,7 @@ class ChainTable:
         row = np.full(self.slots + 1, np.inf)
         for option in range(self.start[s], self.start[s + 1]):
             low, time, last = lows[option], seconds[option], self.last[option]
+            # It does not fit, or ends after t.
             if low > self.slots:
                 continue
             if last == t:
@@ -119,6 +124,7 @@ class ChainTable:
 
     def _option_seconds(self, t: int, options: slice) -> Row:
         """Return per option the seconds forward and backward, blocks up to t after it."""
+        # An option that ends at t has its backward at once, which saves making its output.
         turns = self.costs.last[options] == t
         return np.where(turns, self.costs.turn[options], self.costs.both[options])
 
@@ -183,6 +189,7 @@ class ChainTable:
 
     def _choice(self, s: int, t: int, m: int) -> tuple[int, int | None]:
         """Return the best option of (2.20), and the i of (2.21) if that is better."""
+        # The table keeps values alone: a choice is computed again, for the few subproblems of the answer.
         options = slice(self.start[s], self.start[s + 1])
         lows, seconds = self._option_lows(t, options), self._option_seconds(t, options)
         values = [

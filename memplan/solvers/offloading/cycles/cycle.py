@@ -210,11 +210,15 @@ def _intervals(
     found: list[WeightInterval] = []
     for weight, positions in enumerate(uses):
         for after, before in zip(positions, [*positions[1:], positions[0]], strict=True):
+            # No run in between, nothing to gain. The only use of a weight is its own next one, with all other
+            # runs between.
             if (before - after - 1) % runs == 0:
                 continue
             begun = versions.get(weight, [])
             version = FROZEN
             if begun:
+                # The last change up to the interval's start; before the first, what the iteration before has
+                # left.
                 earlier = [v for run, v in begun if run <= after]
                 version = earlier[-1] if earlier else begun[-1][1]
             found.append(WeightInterval(weight, after, before, version))
@@ -225,6 +229,7 @@ def _device_bytes(graph: Graph) -> tuple[list[int], list[int], list[list[int]]]:
     """Return need, rest and deaths of the baseline, without the persistent tensors."""
     schedule = baseline_schedule(graph)
     curve = simulate(graph, schedule, machine=Machine()).device_curve
+    # The baseline keeps all persistent tensors throughout, so they are a constant in its curve.
     curve = (curve - int(graph.tensors.bytes[graph.persistent].sum())).tolist()
     need: list[int] = []
     rest: list[int] = []
@@ -232,6 +237,7 @@ def _device_bytes(graph: Graph) -> tuple[list[int], list[int], list[list[int]]]:
     for (verb, target, _where), level in zip(schedule.rows(), curve, strict=True):
         if verb == Verb.COMPUTE:
             need.append(level)
+            # Until the deletes that follow it, a run leaves all but its workspace.
             rest.append(level - int(graph.operations.workspace[target]))
             deaths.append([])
         else:

@@ -60,6 +60,7 @@ def _begin(facts: Facts, order: Ints, scratch: Scratch) -> bool:
             if chosen[interval]:
                 return False
             chosen[interval] = True
+            # Nothing changes it: its copy on the host is there from the start, and stays.
             if facts.version[interval] == FROZEN:
                 fresh[facts.weight[interval]] = True
     for token in order:
@@ -108,9 +109,11 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
             used += size[w]
     rest, rest_copy = 0, -1
     oldest = newest = 0
+    # Of the state only what the waits depend on: bytes in use, pending deletes, and what a claim has left.
     before = used, 0, 0
     for number in range(_WALKS):
         begin = number * count
+        # Copies of iterations before the previous one have landed: the fence of planner/simulator/clock.py.
         while oldest < newest and pending_copy[oldest] < begin - count:
             used -= pending_size[oldest]
             oldest += 1
@@ -137,6 +140,8 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                         if waiting[w] >= 0 or not here[w]:
                             return False
                         down = max(down, fetched[interval])
+                # `rest` is what is left of a delete that an earlier fetch claimed in part: still that copy's
+                # to wait for.
                 if rest > 0 and used + rest + facts.need[token] > limit:
                     up, rest = max(up, rest_copy), 0
                 while used + facts.need[token] > limit:
@@ -148,6 +153,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 base = facts.rest[token]
                 for place in range(facts.first_new[token], facts.first_new[token + 1]):
                     w = facts.changed[facts.new[place]]
+                    # It changes the weight, which a copy to the host still reads.
                     up = max(up, stored[w])
                     fresh[w] = False
                 for place in range(facts.first[token], facts.first[token + 1]):
@@ -159,6 +165,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                         waiting[w] = interval
                         continue
                     here[w], away_in[w] = False, interval
+                    # The source of a copy under way: its bytes are free when the copy has landed.
                     if in_flight[w]:
                         pending_size[newest], pending_copy[newest] = size[w], stored[w]
                         newest += 1
@@ -182,6 +189,8 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
             else:
                 interval = token - frozen
                 w = facts.weight[interval]
+                # Fetches of intervals of one weight may not change places: each ends the interval in which
+                # the weight is away.
                 if here[w] or not fresh[w] or away_in[w] != interval:
                     return False
                 iteration.rows[row, QUEUE], iteration.rows[row, LANE] = _H2D, facts.up
@@ -205,6 +214,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 here[w] = True
                 fetched[interval] = begin + row
             iteration.first[row] = waits
+            # Older ones ended before this iteration began (the fence), and waits are relative to it.
             if up >= past:
                 iteration.waits[waits] = up - begin
                 waits += 1
@@ -212,6 +222,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 iteration.waits[waits] = down - begin
                 waits += 1
         iteration.first[count] = waits
+        # The second iteration on: the first starts without copies under way, which a steady state has.
         if number > 0 and (used, newest - oldest, rest) == before:
             break
         before = used, newest - oldest, rest

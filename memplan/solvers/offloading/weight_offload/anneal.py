@@ -57,6 +57,7 @@ def anneal(
         temperature = temperature_at(step / moves, hot, cold)
         if then <= now or np.random.random() < acceptance(then - now, temperature):
             order, now = after, then
+            # Rounding errors would count as gains, and each copies the order.
             if now < best - 1e-12:
                 best = now
                 orders.best_length[0] = _put(orders.best, order)
@@ -80,6 +81,7 @@ def neighbour(facts: Facts, order: Ints, host_limit: int) -> Ints:
     """Return an order that is one move from this one; empty if the move cannot be made."""
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
     length, kind = len(order), np.random.random()
+    # randint(0) raises.
     if kind < 0.2 and len(facts.weight) == 0:
         return order[:0]
     if kind < 0.2:
@@ -87,6 +89,7 @@ def neighbour(facts: Facts, order: Ints, host_limit: int) -> Ints:
     if length == runs:
         return order[:0]
     at = np.random.randint(length)
+    # Runs keep their order; only copies move. Some entry is a copy, or `length` were `runs`.
     while order[at] < runs:
         at = np.random.randint(length)
     if kind < 0.3 and order[at] >= frozen:
@@ -101,6 +104,7 @@ def neighbour(facts: Facts, order: Ints, host_limit: int) -> Ints:
         after = order.copy()
         after[at], after[other] = order[other], order[at]
         return after
+    # Every length as likely on a logarithmic scale: most moves are short, some cross the iteration.
     reach = int(np.exp(np.random.random() * np.log(length)))
     step = reach if np.random.random() < 0.5 else -reach
     return moved(order, at, (at + step) % length)
@@ -134,11 +138,14 @@ def toggled(facts: Facts, order: Ints, interval: int, host_limit: int) -> Ints:
         if entry == token:
             chosen = True
         elif entry >= frozen:
+            # FROZEN equals FROZEN too; `stored` leaves those out.
             siblings += facts.version[entry - frozen] == version
             w = facts.weight[entry - frozen]
             if not seen[w]:
                 seen[w] = True
                 host += facts.size[w] * (w != facts.weight[interval])
+    # The copy to the host is shared: the first interval of a version brings it into the list, the last takes
+    # it out.
     stored = version != FROZEN and siblings > 0
     after = np.empty(len(order) + 2, np.int64)
     length = 0
@@ -150,6 +157,7 @@ def toggled(facts: Facts, order: Ints, interval: int, host_limit: int) -> Ints:
         return after[:length]
     if host > host_limit:
         return order[:0]
+    # As above: near its use rather than far, never before the weight has left.
     span = (facts.before[interval] - facts.after[interval] - 1) % runs
     distance = int(np.exp(np.random.random() * np.log(span + 1))) - 1
     fetch_at = (facts.before[interval] - distance) % runs

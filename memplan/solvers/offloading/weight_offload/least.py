@@ -77,6 +77,7 @@ def _solved(
         model.column(integer=True, cost=epsilon * down + late)
         for (_up, down), late in zip(_copies(cycle), exposed, strict=True)
     ]
+    # Continuous: the least y allowed is the largest x, so 0 or 1, and a larger one never helps.
     stored = [model.column(cost=epsilon * cycle.offload_seconds[weight]) for weight, _run in cycle.changed_by]
     for interval, column in zip(cycle.intervals, chosen, strict=True):
         if interval.version != FROZEN:
@@ -110,6 +111,7 @@ def _memory(
         # Runs that the same intervals cover have the same left side: only the largest excess binds.
         key = tuple(intervals)
         tightest[key] = max(tightest.get(key, 0.0), excess)
+    # Coefficients near 1 suit the solver's absolute tolerances; bytes do not.
     unit = 1.0 / max(1, cycle.limit)
     for intervals, excess in tightest.items():
         if excess > 0.0:
@@ -125,12 +127,15 @@ def prompt_runs(cycle: Cycle, interval: WeightInterval) -> list[int]:
     """Return the runs that an interval covers, given that fetches and copies take time."""
     runs = cycle.runs
     covered = [run for stretch in cycle.covered(interval) for run in stretch]
+    # A use that takes no time, after others that take none: the fetch has ended before the first of them.
     while covered and not cycle.seconds[covered[-1]] and not cycle.seconds[interval.before]:
         covered.pop()
     if interval.version != FROZEN:
         changed = cycle.changed_by[interval.version][1]
         between = range(changed + 1, changed + 1 + (interval.after - changed) % runs)
         if not any(cycle.seconds[run % runs] for run in between):
+            # No time passes between the change and the last use, so the copy has not begun: the weight is
+            # still there during runs that take no time.
             first = next((i for i, run in enumerate(covered) if cycle.seconds[run]), len(covered))
             del covered[:first]
     return covered

@@ -55,9 +55,11 @@ def fill(sizes: Sequence[int], bins: Sequence[int], seconds: float) -> list[list
         for pattern in _patterns(bin_size, sorted(have.items(), reverse=True)):
             if len(columns) == _PATTERNS:
                 return None
+            # How many bins of this size are filled with this multiset.
             columns.append((bin_size, model.column(0, count, integer=True), pattern))
         in_bins = column_sum(*(column for size, column, _p in columns if size == bin_size))
         model.add(in_bins.equals(count))
+    # A bin without any pattern, or a size in none, and no packing is exact.
     if not ({*bins} <= {size for size, _c, _p in columns} and {*have} <= {x for *_, p in columns for x in p}):
         return None
     for size, count in have.items():
@@ -75,6 +77,7 @@ def fill(sizes: Sequence[int], bins: Sequence[int], seconds: float) -> list[list
 
 def _patterns(total: int, sizes: Sequence[tuple[int, int]]) -> Iterator[dict[int, int]]:
     """Yield multisets of the sizes (each with how many there are, largest first) that sum up to `total`."""
+    # below[at]: bytes of all sizes from `at` on; too few and the branch is cut.
     below = [*accumulate((size * count for size, count in reversed(sizes)), initial=0)][::-1]
 
     def extend(at: int, left: int, taken: dict[int, int]) -> Iterator[dict[int, int]]:
@@ -110,6 +113,7 @@ def _bins(
     total = sum(cycle.sizes[weight] for weight in weights)
     others = Counter(cycle.sizes[w] for w in {cycle.intervals[a].weight for a in chosen} - {*weights})
     for bin_size in _likely(_window_bytes(cycle), others):
+        # One bin would hold everything, which leaves the order open.
         if total % bin_size == 0 and total > bin_size:
             yield [bin_size] * (total // bin_size)
     windows = _window_bytes(cycle)
@@ -130,6 +134,7 @@ def _window_bytes(cycle: Cycle) -> list[int]:
     """Return the bytes that the slower link moves during each run that takes time."""
     links = cycle.machine.links
     rate = min(link.rate_of(cycle.sizes) for link in (links.d2h, links.h2d) if link is not None)
+    # Bytes are whole: with the seconds of 3-partition the product is whole but for rounding errors.
     return [round(seconds * rate) for seconds in cycle.seconds if seconds > 0.0]
 
 

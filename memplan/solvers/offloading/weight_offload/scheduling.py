@@ -81,6 +81,8 @@ class _Queues:
         self.coming: dict[int, list[int]] = {}
         self.held: list[int] = []
         self.soon = list(cycle.need)
+        # Runs that take no time leave no moment in between at which a delete could land: a run of them needs
+        # at once what the most demanding one after it needs.
         for run in range(cycle.runs - 2, -1, -1):
             if not cycle.seconds[run]:
                 self.soon[run] = max(self.soon[run], self.soon[run + 1])
@@ -94,6 +96,7 @@ class _Queues:
                 self._count_version(number)
             if interval.before <= interval.after:
                 self.offloaded.add(number)
+        # An interval around the iteration's end has already begun when the first iteration starts.
         self.used = sum(cycle.sizes) - sum(cycle.sizes[cycle.intervals[a].weight] for a in self.offloaded)
 
     def _count_version(self, number: int) -> None:
@@ -104,6 +107,8 @@ class _Queues:
         first = self.first_of.get(interval.version)
         if first is None:
             self.begun.setdefault(run, []).append(interval.version)
+        # One copy serves all intervals of a version; the first to begin after the change decides whether the
+        # copy may wait.
         if first is None or (interval.after - run) % runs < (self.cycle.intervals[first].after - run) % runs:
             self.first_of[interval.version] = number
 
@@ -132,6 +137,7 @@ class _Queues:
     def _fetch(self, run: int, base: int, order: list[int]) -> bool:
         """List the fetches before the run; False if one that the run needs does not fit."""
         cycle = self.cycle
+        # `due` must be listed before this run; further fetches may be, if they are near and delay nothing.
         due = {number for number in self.coming.get(run, []) if number in self.offloaded}
         while self.fetches:
             number = self.fetches[self.following]
@@ -143,6 +149,8 @@ class _Queues:
             if room is None:
                 return not due
             start = max(self.compute, self.to_device, room, self._stored_end(interval.version))
+            # Not earlier than its distance: further ahead, by list order, the memory belongs to other
+            # weights.
             near = (interval.before - run) % cycle.runs <= self.distances[number]
             if not due and not (near and self._worthwhile(run, base, size, start)):
                 return True
@@ -179,6 +187,7 @@ class _Queues:
                 return
             if not self.cycle.seconds[run]:
                 return
+            # The copy ends within this run, or the link is idle already.
             self.uploads.popleft()
             self._store(version, order)
             self.in_flight.add(version)
@@ -207,6 +216,7 @@ class _Queues:
                     self.uploads.remove(version)
                 self._store(version, order)
                 self.in_flight.add(version)
+            # Until its copy has landed the weight's bytes are only promised.
             if version in self.in_flight:
                 self.in_flight.discard(version)
                 self.pending.append((size, self.stored[version]))
@@ -229,6 +239,7 @@ class _Queues:
 
         waited: bytes for which another transfer or run has waited already.
         """
+        # In list order, as the simulator claims pending deletes, whichever copy ends first.
         used, when, limit = self.used, 0.0, self.cycle.limit
         for freed, end in self.pending:
             if used + size <= limit:
@@ -258,6 +269,7 @@ def _prefetch_distances(
     """
     runs = cycle.runs
     room = cycle.limit - sum(cycle.sizes)
+    # Bytes that are free during each run if every chosen weight comes back just before its use.
     slack = [
         room - need + offloaded for need, offloaded in zip(cycle.need, cycle.offloaded(chosen), strict=True)
     ]
@@ -271,6 +283,7 @@ def _prefetch_distances(
         size = cycle.sizes[interval.weight]
         furthest = (interval.before - interval.after - 1) % runs
         if distances:
+            # Fetches are made in the order of need, so this one cannot start before the one before it.
             furthest = max(0, min(furthest, ahead + interval.before - before))
         distance = 0
         while distance < furthest and slack[(interval.before - distance - 1) % runs] >= size:
@@ -283,6 +296,7 @@ def _prefetch_distances(
 
 def _by_need(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None) -> list[int]:
     """Sort intervals by the run that needs the weight; those needed at one instant by `ranks`, if given."""
+    # Instants: runs that take no time between two others share one.
     busy = [*accumulate((seconds > 0.0 for seconds in cycle.seconds), initial=0)]
 
     def key(number: int) -> tuple[int, int, int, int]:

@@ -63,6 +63,7 @@ class OrderSearch:
             self.options.report(COMPILING)
             seed(0)
             nothing = np.arange(len(self.facts.seconds))
+            # Compiling is not the search's time.
             begin = monotonic()
             orders = orders_from(self.facts, nothing, inf)
             anneal(self.facts, orders, self.scratch, 0, 1.0, 0.5, self.host_limit)
@@ -99,6 +100,7 @@ class OrderSearch:
             self._once(moves, number)
             number += 1
             without_gain = 0 if self.seconds < before * (1 - 1e-6) else without_gain + 1
+            # Without a limit one annealing is the answer, and the same each time.
             if self.clock.end == inf:
                 break
 
@@ -107,6 +109,7 @@ class OrderSearch:
         seed(number)
         orders, hottest = orders_from(self.facts, self.best, self.seconds), max(self.seconds * HOT, 1e-300)
         cooling = Cooling(
+            # A move costs time in proportion to the order: long cycles get fewer.
             moves=min(moves, _WORK // max(1, len(self.best))),
             hot=hottest,
             cold=hottest * (COLD / HOT),

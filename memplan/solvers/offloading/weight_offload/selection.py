@@ -62,6 +62,8 @@ def chosen_intervals(cycle: Cycle, variant: SelectionRule) -> list[int] | None:
         cycle.prefetch_seconds[a.weight] + cycle.offload_seconds[a.weight] * (a.version != FROZEN)
         for a in cycle.intervals
     ]
+    # Relative worth of a byte that moves: an interval pays for two copies, or for one (frozen, or a sibling
+    # is chosen). Only the ratio matters to the order of profits.
     worth = np.where([a.version == FROZEN for a in cycle.intervals], 1.0, 0.5)
     open_ = np.ones(len(size), np.bool_)
     late = size < worth_moving(cycle.machine)
@@ -73,6 +75,7 @@ def chosen_intervals(cycle: Cycle, variant: SelectionRule) -> list[int] | None:
         if not len(size):
             return None
         profit = _benefit(excess, values, kind, spans) / np.maximum(size, 1.0) * worth
+        # Late ones are tried only if no other gains anything.
         for allowed in (open_ & ~late, open_):
             best = int(np.argmax(np.where(allowed, profit, -1.0)))
             if allowed[best] and profit[best] > 0.0:
@@ -95,6 +98,7 @@ def _operations(cycle: Cycle, spare: float) -> _Operations:
     total = sum(cycle.sizes)
     own = [sum(cycle.sizes[weight] for weight in weights) for weights in cycle.used_by]
     excess = np.array(cycle.need, np.float64) + total + spare * np.array(own, np.float64) - cycle.limit
+    # The excess of an operation is that of its most demanding run.
     merged = np.full(of_run.max(initial=-1) + 1, -np.inf)
     np.maximum.at(merged, of_run, excess)
     return _Operations(of_run, np.maximum(merged, 0.0))
@@ -118,6 +122,7 @@ def _classes(size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
     """Return representative sizes, the smallest of each class, and the class of each size."""
     distinct = np.unique(size)
     if len(distinct) > _SIZES:
+        # Every class is represented by its smallest size, so a benefit is never overstated.
         distinct = distinct[np.linspace(0, len(distinct) - 1, _SIZES).astype(np.int64)]
     return distinct, np.searchsorted(distinct, size, side="right") - 1
 
@@ -128,6 +133,7 @@ def _benefit(
     """Return per interval Σ min(E_o, |w|) over the covered operations."""
     sums = np.zeros((len(values), len(excess) + 1))
     np.cumsum(np.minimum(excess, values[:, None]), axis=1, out=sums[:, 1:])
+    # Prefix sums: an interval that wraps covers first … end and 0 … last - 1.
     return sums[kind, spans.last] - sums[kind, spans.first] + sums[kind, -1] * spans.wraps
 
 

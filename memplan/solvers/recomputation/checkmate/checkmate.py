@@ -123,6 +123,7 @@ class CheckmateSearch:
 
     def cut(self, candidate: Candidate, attempt: int) -> None:
         """Lower the limits by what the candidate is above them; more with each attempt."""
+        # Twice as much each time, or tolerances could keep the same answer for ever.
         self.capacity -= max(0, candidate.peak - self.limit) << attempt
 
     def answer(self) -> SolverResult:
@@ -209,6 +210,7 @@ class CheckmateSearch:
             result = self._search(staged, start)
             self.clock.interrupted |= result.interrupted
             nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
+            # Only the first program has the whole budget: later ones are cut, and their bounds are no bounds.
             if bound is None:
                 bound = product_below(result.bound, staged.seconds)
                 self._doubt(bound, start)
@@ -245,6 +247,7 @@ class CheckmateSearch:
         if start is None or bound <= start.time * (1 + DOUBTFUL):
             return
         first_runs = list(dict.fromkeys(operation for operation, _mode in runs_of(start.schedule)))
+        # The bound is for the traced order: a start in another order may beat it.
         if first_runs == sorted(first_runs):
             claim = "there is no schedule" if bound == inf else f"no schedule is faster than {bound:.6g} s"
             raise BackendError(

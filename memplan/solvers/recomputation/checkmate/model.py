@@ -100,6 +100,7 @@ class Unrolling:
         self.last = last
         self.reads = [[x for x in inputs if not graph.resident[x]] for inputs in graph.input_lists]
         sizes: list[int] = graph.tensors.bytes.tolist()
+        # All sums are multiples of it: what fits and what does not differ by a whole quantum.
         quantum = gcd(*sizes, *(variant.workspace for variants in self.variants for variant in variants)) or 1
         whole = capacity // quantum
         self.unit = float(max(whole, 1) * quantum) / SCALE
@@ -147,6 +148,7 @@ class Unrolling:
         ]
         runs = [column for _variant, column in variants]
         self.runs[slot] = [(variant.mode, column) for variant, column in variants]
+        # In its own stage the operation runs; in later ones at most once, in one variant.
         if k == stage or len(variants) > 1:
             self.model.add(column_sum(*runs).between(float(k == stage), 1.0))
         producers = {
@@ -178,5 +180,6 @@ class Unrolling:
         entries = [(column, size) for column, size in total.items() if size > NEGLIGIBLE]
         if self.peak is not None:
             self.model.row([*entries, (self.peak, -1.0)], upper=0.0)
+        # Rows that no choice can break are left out.
         elif sum(size for _column, size in entries) > self.limit:
             self.model.row(entries, upper=self.limit)

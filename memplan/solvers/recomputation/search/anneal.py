@@ -52,6 +52,7 @@ def anneal(
     least_peak, least_seconds, variants = best.peak[0], best.seconds[0], best.variants[: best.length[0]]
     energy = energy_of(sequence, limit)
     now, seconds = max(limit, peak(sequence.tree)), period(sequence)
+    # Saving copies the sequence, so the best is saved only when the search moves on from it.
     unsaved = now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12))
     if unsaved:
         least_peak, least_seconds = now, seconds
@@ -74,6 +75,7 @@ def anneal(
                 continue
         undo(instance, sequence)
         sequence.seconds[0], sequence.seconds[1] = own, launches  # to the last bit
+        # No free slot where one was needed: the runs are spread out again.
         if outcome == CROWDED:
             spread(instance, sequence)
             energy = energy_of(sequence, limit)
@@ -94,6 +96,7 @@ def energy_of(sequence: Sequence, limit: int) -> float:
 @inner
 def _move(instance: Instance, sequence: Sequence, limit: int) -> int:
     choice = np.random.random()
+    # Above the limit nearly half of the moves work at the peak.
     if choice < (0.45 if peak(sequence.tree) > limit else 0.1):
         return rematerialize_across_peak(instance, sequence, limit)
     if choice < 0.45:

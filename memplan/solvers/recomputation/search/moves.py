@@ -34,6 +34,7 @@ def shift(instance: Instance, sequence: Sequence) -> int:
     low, high = 0, len(sequence.variant) - 2
     for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
         y = instance.members[k]
+        # Back over other reads to what makes the input: the run may not come before it.
         place = find_event(sequence, y, slot) - 1
         start = sequence.items[y].start
         while place > start and sequence.events[place].kind == READ:
@@ -45,11 +46,14 @@ def shift(instance: Instance, sequence: Sequence) -> int:
         end = sequence.items[x].start + sequence.items[x].count
         while place < end and sequence.events[place].kind == ADD:
             place += 1
+        # The next event that is no contribution: a use, which the run must precede.
         if place < end:
             high = min(high, sequence.events[place].slot)
         before = find_event(sequence, x, slot) - 1
+        # Not before the last event of an earlier copy; contributions to a sum may change places.
         if before >= sequence.items[x].start and not instance.items[x].summed:
             low = max(low, sequence.events[before].slot)
+    # A slot strictly between the two, other than its own.
     if high - low < 3:
         return FAILED
     choice = np.random.random()
@@ -95,6 +99,7 @@ def run_another_variant(instance: Instance, sequence: Sequence) -> int:
     for k in range(instance.variants[variant].writes_start, instance.variants[variant].writes_end):
         x = instance.members[k]
         start = sequence.items[x].start
+        # A read without anything that makes it: the other variant does not make x.
         lost = sequence.items[x].count > 0 and sequence.events[start].kind == READ
         if lost or (instance.items[x].summed and chosen != variant):
             return FAILED

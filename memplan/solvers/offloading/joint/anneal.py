@@ -144,6 +144,7 @@ class Anneal:
                 continue
             outcome = self.state.evaluate(self.now.look_ahead, self.now.reserve)
             worse = _worth(outcome) - _worth(before)
+            # What is above a limit is never accepted, whatever its seconds.
             if outcome.excess or (worse > 0 and self.random.random() >= acceptance(worse, temperature)):
                 self._undo(before)
                 continue
@@ -193,6 +194,7 @@ class Anneal:
             (_PLACE, self._place_otherwise),
             (_OVERLAP * bool(self.state.groups), self._overlap),
         ):
+            # The draw falls into one of consecutive shares; what is left over is the usual move.
             if draw < share:
                 return move()
             draw -= share
@@ -216,6 +218,7 @@ class Anneal:
         operation, before = state.runs[position]
         if before == ABSENT:
             return False
+        # Mode 0 is on the device; the other one is on the host.
         state.switch({position: 0 if before else self.switchable[position]})
         changed: list[int] = state.graph.mutate_lists[operation]
         for x in changed if before else ():
@@ -346,6 +349,7 @@ class Anneal:
         """
         state, rows = self.state, self.state.interval_rows
         starts, ends = ends_of(state, rows)
+        # An interval that wraps ends beyond the iteration: the moment counts one iteration later too.
         around = (starts <= moment + state.moments) & (moment + state.moments < ends)
         there = np.flatnonzero(((starts <= moment) & (moment < ends)) | around).tolist()
         last = None

@@ -38,6 +38,8 @@ class Drops:
         changed = graph.mutators.counts() > 0
         self.producers: dict[int, int] = {}
         for x, producers in enumerate(graph.producers.lists()):
+            # A sum would need all its contributions again; a result stays; a value changed in place is not
+            # what its producer makes.
             if len(producers) != 1 or x in results or resident[x] or changed[x]:
                 continue
             producer = producers[0]
@@ -64,6 +66,7 @@ class Drops:
         price."""
         graph, last = self.graph, self._last_readers
         across = [x for x in self.producers if last[x] >= self.boundary and graph.tensors.bytes[x] > 0]
+        # Those that cross from block to block last: without them a block cannot be recomputed alone.
         return sorted(across, key=lambda x: (x in self.crossing, self.price(x), x))
 
     def price(self, x: int) -> float:
@@ -110,6 +113,7 @@ class Drops:
             reader, rest = stack[-1]
             x = next((x for x in rest if x in missing), None)
             if x is not None:
+                # Depth first: what a run needs comes before it.
                 producer = self.producers[x]
                 missing.discard(x)
                 stack.append((producer, iter(self.graph.read_lists[producer])))
@@ -144,10 +148,12 @@ def _scattered(
         for x in {*graph.read_lists[operation]} & spread:
             if (x, backward) not in gathered:
                 gathered.add((x, backward))
+                # Once for forward, once for backward: weights are dropped in between.
                 network += gathering[x]
         for update in waiting.get(position, ()):
             network = max(network, float(ends[position]))
             network += sum(scattering[x] for x in graph.read_lists[update] if x in spread)
+            # The run during which the scatter ends.
             by = int(np.searchsorted(ends, network))
             found[update] = min(max(position, by), len(runs) - 1)
     return found

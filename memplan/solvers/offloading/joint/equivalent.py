@@ -93,6 +93,7 @@ def shorten(lifetimes: Sequence[Lifetime], runs: int) -> Short:
     anchors = sorted({0, runs, *uses, *[lifetime.first_moment >> 1 for lifetime in lifetimes]})
     at, last = {0: 0}, 0
     for before, after in pairwise(anchors):
+        # Gaps of _LONG or more look alike: what is derived is less than half of that from one of their ends.
         last += min(after - before, _LONG)
         at[after] = last
 
@@ -127,6 +128,7 @@ class Equivalent:
     def part(self, x: int, short: Short, offloaded: Mapping[TensorUse, int]) -> Part:
         """Return the contribution of a tensor. offloaded: by the uses on the long line."""
         wishes = tuple([offloaded.get((x, position)) for position in short.uses or (-1,)])
+        # The key has all that the derivation reads: sizes, the shape of the lifetimes, and what is offloaded.
         key = (self._footprint.sizes[x], short.runs, short.shape, wishes)
         derived = self._derived.get(key)
         if derived is None:
@@ -159,6 +161,7 @@ class Equivalent:
     def _anchored(self, moments: Ints, short: Short) -> _Moments:
         """Return moments of a short line, some of them in the iterations before and after, by its anchors."""
         anchors = np.array(list(short.at.values()), np.int64)
+        # A fetch may begin in the iteration before: the moment is then below 0.
         iterations, inside = np.divmod(moments, count_moments(short.runs))
         positions = inside >> 1
         numbers = np.searchsorted(anchors, positions, "right") - 1

@@ -79,6 +79,7 @@ class IntervalParts:
     def of(self, x: int, decided: Decisions) -> Part:
         """Return the contribution of tensor x; only the decisions about this tensor matter."""
         places = self._places[x]
+        # Tables are empty most of the time: None is a shorter key than a tuple of Nones.
         wishes = [tuple(map(table.get, places)) if table else None for table in decided]
         key = (x, self._modes[x](self.lineup.runs), *wishes)
         part = self._kept.get(key)
@@ -123,14 +124,17 @@ class IntervalParts:
         return part
 
     def _intervals(self, lifetime: Lifetime) -> list[OffloadInterval]:
+        # Inputs: they are there from the start, and no schedule may delete them.
         fixed = self.graph.resident[lifetime.tensor] and not lifetime.persistent
         if fixed:
             return []
         runs, uses = len(self.lineup.runs), lifetime.device_uses
+        # An activation can leave from the moment at which it is complete.
         complete = next((i for i, use in enumerate(uses) if use.changes), 0) if not lifetime.persistent else 0
         positions = [position_of(use.moment) for use in uses[complete:]]
         following = positions[1:]
         if lifetime.persistent:
+            # Around the end, to the first use of the next iteration.
             following += [position + runs for position in positions[:1]]
         elif lifetime.survives:
             following += [runs]

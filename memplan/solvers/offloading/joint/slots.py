@@ -97,6 +97,8 @@ def _waits(drops: Drops, runs: Sequence[Run]) -> dict[int, tuple[int, int]]:
         for x in read:
             if x in drops.producers and x in last and position - last[x] >= _LONG:
                 before, after = longest.get(x, (0, 0))
+                # One slot per tensor of its own, at its longest wait; shorter ones have those of blocks and
+                # of all.
                 if position - last[x] > after - before:
                     longest[x] = (last[x], position)
         last.update(dict.fromkeys((*read, *graph.operations.writes[operation].tolist()), position))
@@ -113,6 +115,8 @@ def _recomputed_for(
     missing = set[int]()
     for position, (operation, _mode) in enumerate(runs):
         missing |= going.get(position, set())
+        # Afterwards they are there again, and stay for the runs that follow (`needed` takes them out of
+        # `missing`).
         for producer in drops.needed(operation, missing):
             yield position, producer
         missing.difference_update(drops.graph.operations.writes[operation].tolist())
@@ -123,6 +127,7 @@ def _until(graph: Graph, runs: Sequence[Run]) -> list[int]:
 
     No other run of the operation may come after that.
     """
+    # Backwards, so that the first run of each operation is left.
     first = np.full(len(graph.operations), len(runs))
     for position in range(len(runs) - 1, -1, -1):
         first[runs[position][0]] = position
@@ -145,6 +150,7 @@ def optional(graph: Graph, runs: Sequence[Run]) -> list[int]:
         if len(graph.operations.mutates[operation]):
             continue
         changed = any(len(graph.mutators[x]) for x in graph.operations.writes[operation].tolist())
+        # The first run that takes place must stay: every operation runs.
         if mode == ABSENT or (operation in done and mode == DEFAULT_MODE and not changed):
             found.append(position)
         else:

@@ -43,12 +43,14 @@ class Stalls:
         if any."""
         state, runs = self.state, len(self.state.runs)
         if not self._left:
+            # Cumulative: a run is drawn with a probability in proportion to its wait.
             self._sums, self._left = np.cumsum(state.waits(outcome)).tolist(), _OFTEN
         self._left -= 1
         if not self._sums or self._sums[-1] <= 0:
             return None
         position = bisect_right(self._sums, self.random.random() * self._sums[-1])
         rows = state.interval_rows
+        # From _NEAREST to all runs, every length as likely on a logarithmic scale.
         reach = min(runs, int(_NEAREST * (runs / _NEAREST) ** self.random.random()))
         side = rows["before"] if self.random.random() < _COMES else rows["after"] + 1
         near = np.flatnonzero((position - side) % runs < reach)

@@ -112,6 +112,7 @@ class State:
         for position, mode in modes.items():
             before = self.runs[position][1]
             if before != mode:
+                # The entry of a run has no table; its place is the position alone.
                 self._journal.append((None, (position, 0), before))
                 self._put_run(position, mode)
 
@@ -136,6 +137,7 @@ class State:
         self._lineup.read(runs)
         self._sums = Aggregates(self.graph, self._lineup, self.moments, self.machine.hierarchy)
         self._current = None
+        # Everything is counted anew, so the sums begin empty.
         self._stale, self._stale_intervals = set(self._lineup.touched), set(self._lineup.touched)
 
     def forget(self) -> None:
@@ -235,6 +237,7 @@ class State:
 
         Between iterations the latter always holds.
         """
+        # count[p]: runs that take place before position p; equal counts mean that nothing runs in between.
         before, runs, count = rows["before"], len(self.runs), self._lineup.before
         apart = (before > runs) | (count[np.minimum(before, runs)] > count[rows["after"] + 1])
         large = self.graph.tensors.bytes[rows["tensor"]] >= self._smallest
@@ -267,6 +270,7 @@ class State:
     def evaluate(self, look_ahead: float, reserve: float = 0.0) -> StateFigures:
         result = self._replayed(look_ahead, reserve)
         seconds, excess, *_peaks, elsewhere = result.tolist()
+        # What starts where no schedule can say is worse than any excess.
         return StateFigures(seconds, inf if self._total.unsaid else excess, look_ahead, reserve, elsewhere)
 
     def peaks(self, look_ahead: float) -> Floats:
@@ -294,6 +298,7 @@ class State:
         device, *below = self.instance.limits[:-2].tolist()  # but for the last memory, and what is pinned
         total, starts = self._total, self._total.initial.copy()
         moves, fetches = total.moves.used, total.fetches.used
+        # A fetch copies once per memory on its way up at most.
         steps = np.empty((len(moves) + len(total.curves) * len(fetches) + len(self.runs), 3), np.int64)
         count = assemble(
             moves,

@@ -63,10 +63,12 @@ def _read(
     graph, machine = problem.graph, problem.machine or problem.graph.machine
     assert machine is not None, "it has links"
     state = State(graph, machine, device_limit(problem), more.runs, groups=more.groups)
+    # A tensor that no run uses has the position -1, and inside[-1] is -1.
     inside = [*places, -1]  # the last for what no run uses
     offloaded = {(x, inside[after]): memory for (x, after), memory in residency.offloaded.items()}
     state.send_as(offloaded)
     sizes = graph.tensors.bytes
+    # A tensor that the schedule moves can be moved, however small.
     state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in offloaded)])
     best = _best(state)
     if residency.prefetch_slots or residency.offload_slots:
@@ -120,6 +122,7 @@ def _placed(
     found = [(outcome, state.decided.copy())]
     for _ in range(_ROUNDS):
         missed = None if enough() else _missed(state, residency, slots, outcome)
+        # The same misses twice: the shifts have no effect any more.
         if missed is None or missed == before:
             break
         before = missed
@@ -145,6 +148,7 @@ def _missed(
     now = recover_residency(state.graph, state.schedule(outcome))
 
     def at(slot: int, position: int) -> int:
+        # A slot after its use belongs to the iteration before, which has one slot more than runs.
         return slots[slot] - (0 if slot <= position else len(state.runs) + 1)
 
     def apart(wanted: Mapping[TensorUse, int], found: Mapping[TensorUse, int]) -> Mapping[TensorUse, int]:

@@ -91,9 +91,12 @@ def _weigh(instance: Instance, sequence: Sequence, item: int, place: int, sign: 
     end = start + sequence.items[item].count
     slot, kind = events[place].slot, events[place].kind
     has_left, has_right = place > start, place + 1 < end
+    # ADD counts as a read: what was there before must stay for it.
     read_right = has_right and events[place + 1].kind != MAKE
     made_left = has_left and events[place - 1].kind == MAKE
     size = instance.items[item].size * sign
+    # The tensor is resident here already: a read or a contribution in between changes nothing, a new run ends
+    # what was there before.
     if has_left and read_right:
         if kind == MAKE:
             if size:
@@ -102,6 +105,7 @@ def _weigh(instance: Instance, sequence: Sequence, item: int, place: int, sign: 
             if made_left:
                 _use(sequence, events[place - 1].slot, -sign)
         return
+    # Else it becomes resident from the event before (for a read) up to the event after (if that reads).
     first = events[place - 1].slot + 1 if has_left and kind != MAKE else slot
     last = events[place + 1].slot - 1 if read_right else slot
     if size:
@@ -123,6 +127,7 @@ def _use(sequence: Sequence, slot: int, sign: int) -> None:
 @inner
 def note_useless(sequence: Sequence, slot: int) -> None:
     useless = sequence.useless
+    # A slot may be noted more than once, or become useful again; `clear_useless` looks.
     if useless[0] + 1 < len(useless):
         useless[0] += 1
         useless[useless[0]] = slot

@@ -85,7 +85,9 @@ def instance_of(graph: Graph) -> Instance:
     _append(members, variants, "writes", [variant.writes for _o, variant in every])
 
     operations = np.zeros(count, _OPERATION)
+    # Variants are sorted by operation, the default one first.
     operations["default"] = np.searchsorted(variants["operation"], np.arange(count))
+    # An operation that changes a tensor in place would change it twice.
     operations["recomputable"] = columns.recompute & (columns.mutates.counts() == 0)
     operations["earlier"], operations["later"] = _neighbours(np.flatnonzero(columns.random), count)
     before, after = _sides(graph)

@@ -48,6 +48,7 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
         if not may_repeat(instance, sequence, operation, at):
             return FAILED
         place = find_event(sequence, x, at)
+        # It must have been made before, and be read next by the run for which it is recomputed.
         if place == sequence.items[x].start or sequence.events[place].slot > until:
             return FAILED
         put(instance, sequence, at, variant)
@@ -58,11 +59,13 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
             if place == sequence.items[y].start:
                 return FAILED
             end = sequence.items[y].start + sequence.items[y].count
+            # A sum cannot be read before its last contribution.
             if instance.items[y].summed:
                 for later in range(place + 1, end):
                     if sequence.events[later].kind == ADD:
                         return FAILED
                 continue
+            # Kept longer for this read only if no later one keeps it anyway.
             is_last = place + 1 == end or sequence.events[place + 1].kind == MAKE
             since = sequence.events[place - 1].slot
             if not is_last or since + 1 >= at:
@@ -70,6 +73,7 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
             y_variant = instance.items[y].producer
             if y_variant < 0 or not instance.operations[instance.variants[y_variant].operation].recomputable:
                 continue
+            # Is it tight anywhere between its last use and here, where it would be kept longer?
             tight = largest_in(sequence.tree, since + 1, at) > limit
             if np.random.random() < (_TIGHT if tight else _ROOMY):
                 if waiting + made + 1 >= _DEPTH:
@@ -110,8 +114,10 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
         if place == sequence.items[x].start or place == end:
             continue
         at = sequence.events[place].slot
+        # Read at the peak itself, or not kept across it, or a result that must last.
         if at == slot or sequence.events[place].kind != READ or at >= len(sequence.variant) - 2:
             continue
+        # Times a random factor: the same tensor is not always the cheapest.
         price = instance.variants[variant].seconds / instance.items[x].size * (0.3 + np.random.random())
         if price < least:
             chosen, use, least = x, at, price
@@ -128,6 +134,7 @@ def _room_before(instance: Instance, sequence: Sequence, slot: int) -> int:
     at = slot - 2
     while sequence.variant[at] != EMPTY:
         at -= 1
+    # Shifting far costs too much: `spread` makes room.
     if at <= 1 or slot - at > REACH:
         return -1
     for moved in range(at + 1, slot):

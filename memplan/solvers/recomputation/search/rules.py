@@ -67,13 +67,16 @@ def may_take(instance: Instance, sequence: Sequence, slot: int) -> bool:
         place = sequence.items[x].start
         if sequence.events[place].slot == slot:
             is_last = sequence.items[x].count == 1
+            # This is the tensor's first event: a read next would find nothing.
             if not is_last and sequence.events[place + 1].kind == READ:
                 return False
+        # Another run takes its place as the contribution: no read may come between the two.
         if is_first and instance.items[x].summed:
             following = find_event(sequence, x, sequence.events[start + 1].slot)
             for place in range(find_event(sequence, x, slot), following):
                 if sequence.events[place].kind == READ:
                     return False
     if is_first:
+        # The next run becomes the first, and first runs of random operations keep their order.
         return keeps_random_order(instance, sequence, operation, sequence.events[start + 1].slot)
     return True

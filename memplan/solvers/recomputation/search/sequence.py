@@ -27,6 +27,7 @@ def sequence(instance: Instance, variants: Ints, slots: int = 0) -> Sequence:
     size = 1 << max(4, int(max(slots, 4 * (len(variants) + 2)) - 1).bit_length())
     count = np.zeros(len(instance.items), np.int64)
     _count_events(instance, variants, count)
+    # Space for three times the events of now; `has_room` refuses a move that needs more.
     ends = np.cumsum(3 * count + 32)
     items = np.zeros(len(ends), _ITEM)
     items["start"][1:], items["end"] = ends[:-1], ends
@@ -62,6 +63,7 @@ def _fill(instance: Instance, sequence: Sequence, variants: Ints) -> None:
     slots = len(sequence.variant)
     add(sequence.tree, 1, slots - 2, instance.always)
     for x in instance.results:
+        # A result is read at the end, so that it is kept.
         insert_event(instance, sequence, x, slots - 2, READ)
     for k in range(len(variants)):
         put(instance, sequence, (k + 1) * (slots - 3) // (len(variants) + 1), variants[k])
@@ -117,6 +119,7 @@ def put(instance: Instance, sequence: Sequence, slot: int, variant: int) -> None
         insert_event(instance, sequence, x, slot, ADD if instance.items[x].summed else MAKE)
     for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
         insert_event(instance, sequence, instance.members[k], slot, READ)
+    # Nothing that it makes is read: a repeat like that can be taken out at once (`clear_useless`).
     if sequence.useful[slot] == 0:
         note_useless(sequence, slot)
     _note(sequence, slot, variant, 1)
@@ -153,6 +156,7 @@ def undo(instance: Instance, sequence: Sequence) -> None:
     """Take back all that the journal has."""
     journal = sequence.journal
     for row in range(journal[0, 0], 0, -1):
+        # `take` and `put` note themselves in the row after this one, which is undone already.
         journal[0, 0] = row
         if journal[row, 2]:
             take(instance, sequence, journal[row, 0])

@@ -40,7 +40,10 @@ def add(tree: MemoryTree, first: int, last: int, amount: int) -> None:
         return
     largest, added = tree
     slots = len(largest) // 2
+    # The leaves just outside the range: slots 0 and `slots - 1` cannot be in one.
     left, right = first + slots - 1, last + slots + 1
+    # Until both are children of one node. The sibling of a left child on the left, and of a right one on the
+    # right, lies inside, whole.
     while left ^ right != 1:
         if not left & 1:
             largest[left ^ 1] += amount
@@ -90,6 +93,7 @@ def largest_in(tree: MemoryTree, first: int, last: int) -> int:
             most_right = max(most_right, largest[right ^ 1])
         left >>= 1
         right >>= 1
+        # `largest` leaves out what the ancestors add: it is added on the way up, per side.
         most_left += added[left]
         most_right += added[right]
     most = max(most_left, most_right)

@@ -54,11 +54,13 @@ def _sizes(
     sizes = graph.tensors.bytes.copy()
     for modes in graph.operations.modes.values():
         for mode in modes:
+            # Counting fewer bytes only lowers the bound: it stays one.
             sizes[list(mode.made_on_host)] = 0
     sizes[list(stay_below)] = 0
     whole = {x for row in variants for variant in row for x in variant.device | variant.writes}
     sizes[list(graph.tensors.spread - whole)] = 0
     order = np.argsort(sizes, kind="stable")
+    # The smallest of all, as long as their sum is negligible.
     sizes[order[np.cumsum(sizes[order]) <= NEGLIGIBLE * limit]] = 0
     counted: list[int] = sizes.tolist()
     touching: list[list[tuple[int, int, int]]] = [[] for _ in counted]
@@ -73,6 +75,8 @@ def _sizes(
     stands, results = list(range(len(counted))), set(graph.results)
     for x, size in enumerate(counted):
         if merged and size:
+            # Tensors that every operation touches alike can be moved alike: an average over them is feasible
+            # too, so one column for the sum loses nothing.
             key = (
                 tuple(touching[x]),
                 bool(graph.persistent[x]),
@@ -151,6 +155,7 @@ class OffloadColumns:
         network = () if self.peers is None else (self.peers, self.peers.scatters)
         moves = sum(link.total_seconds(sizes) for link in (*self.links, *network) if link)
         runs = 2 * sum(max(variant.seconds for variant in variants) for variants in self.variants)
+        # An upper bound for a window: everything runs and moves twice, one after the other.
         most = 2 * (moves + runs) / self.unit + 1.0
         self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
         self.variant = [
@@ -200,6 +205,7 @@ class OffloadColumns:
                     found[s][one] = self.model.column()
                     parts = column_sum(inside[s][one], following[one])
                     self.model.add(parts >= column_sum(found[s][one]))  # (11)
+                # The only part there is: no column of its own.
                 elif one in inside[s] or one in following:
                     found[s][one] = inside[s].get(one, following.get(one, -1))
             following = found[s]
@@ -215,6 +221,7 @@ class OffloadColumns:
         on_cpu = any(variant.on_host for variants in self.variants for variant in variants)
         disk = machine.links.disk_write or machine.links.disk_read
         limit = machine.host_capacity if on_cpu or disk else machine.crossing_capacity
+        # If all fits at once, the host limits nothing.
         return None if limit is None or sum(self.sizes) <= limit else max(1, limit)
 
     def _add_stocks(self) -> None:
@@ -283,6 +290,7 @@ class OffloadColumns:
 
     def complete_in(self, x: int) -> int:
         """Return the first window in which all that makes x may have run."""
+        # A sum is complete when its last producer may have run at the earliest.
         return max(self.iteration.of[producer][0] for producer in self.facts.producers[x])
 
     def _may_lie_below(self, x: int, s: int) -> bool:
@@ -348,6 +356,7 @@ class OffloadColumns:
     def before(self, operation: int, s: int) -> Linear:
         """Return the sum that is 1 if the operation has run for the first time before moment s."""
         windows = self.iteration.of[operation]
+        # It has run for the first time in any order considered.
         if windows[-1] < s:
             return ONE
         return total(self.first(operation, window) for window in windows if window < s)

@@ -91,10 +91,13 @@ def part_of(facts: Facts, moment: Moment, limit: int) -> CutPart:
     made = writes[~after[writes[:, 1]]]
     counts = np.bincount(made[:, 0], minlength=tensors)
     live = counts > 0
+    # Surely on the device at the moment, and so counted in its room.
     live[list(facts.touched(moment.operation))] = False
     surely = pairs.results.copy()
+    # Read by an operation that runs after the moment in any order.
     surely[reads[after[reads[:, 1]], 0]] = True
     stuck = np.zeros(tensors, np.bool_)
+    # Its producer has run and cannot run again: what is needed is kept, by an arc to the sink.
     stuck[made[(before & ~may)[made[:, 1]], 0]] = True
 
     nodes = 2 + operations
@@ -111,6 +114,7 @@ def part_of(facts: Facts, moment: Moment, limit: int) -> CutPart:
     makes = np.where(may, recomputed, numbered(open_, -1))
     needed = numbered(live & ~surely, SOURCE)
     keeps = numbered(live & ~stuck & (counts > 1), SINK)
+    # With one producer no node between is needed.
     alone = made[(live & ~stuck & (counts == 1))[made[:, 0]]]
     keeps[alone[:, 0]] = makes[alone[:, 1]]
     kept = np.flatnonzero(live)
@@ -151,6 +155,8 @@ class Network:
         self.priced: list[slice] = []
         for part in parts:
             for columns, own in ((tails, part.tail), (heads, part.head)):
+                # Nodes of operations, source and sink are shared by all moments; a moment's own are numbered
+                # on.
                 columns.append(np.where(own >= 2 + operations, own + (nodes - 2 - operations), own))
             self.priced.append(slice(fill, fill + len(part.size)))
             nodes, fill = nodes + part.nodes, fill + len(part.tail)
@@ -166,6 +172,7 @@ class Network:
         prices: λ_t for each moment, at least 0.
         """
         capacities = self._capacities(prices)
+        # The largest scale at which the sum of all capacities, and so any flow, still fits.
         bits = MOST_BITS - int(np.frexp(capacities.sum())[1])
         # capacities are rounded down, the rent that is subtracted up: rounding only makes the bound lower
         flow, source_side = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))

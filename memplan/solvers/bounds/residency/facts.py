@@ -96,13 +96,16 @@ class Facts:
         for operation in operations.modes:
             variants, place = variants_of(graph, operation), self._written(operation)
             written: list[int] = operations.writes.columns[place].tolist()
+            # A bound may count only what every variant makes, and the least workspace and seconds of any.
             self._surely[place] = [all(x in variant.writes for variant in variants) for x in written]
             self.seconds[operation] = min(variant.time for variant in variants)
             workspace[operation] = min(variant.workspace for variant in variants)
+        # An operation that changes a tensor in place would change it twice.
         self.once: list[bool] = (~operations.recompute | (operations.mutates.counts() > 0)).tolist()
         self.results = {x for x in graph.results if not resident[x]}
         touched = np.zeros(len(resident), np.bool_)
         touched[graph.inputs.columns] = True
+        # A persistent tensor that no operation touches may lie elsewhere.
         stays = resident & (touched | ~graph.persistent)
         self.always = int(sizes[stays].sum())
         self._least = workspace + self.always

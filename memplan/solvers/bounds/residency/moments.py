@@ -46,6 +46,7 @@ class Later:
         windows: the window's row for each moment.
         """
         after = self.runs[windows + 1, operation]
+        # What the moment's own window recomputes counts only if that comes after the moment (`when`).
         here = self.runs[windows, operation] - after
         return np.minimum(after + here * (moments < self.when[windows, operation]), 1.0)
 
@@ -60,11 +61,14 @@ def in_windows(facts: Facts, reruns: Floats, starts: list[int], within: list[Flo
     when = np.full((len(starts) + 1, count), count)
     for row, (start, runs) in enumerate(zip(starts, within, strict=True), 1):
         end = starts[row] if row < len(starts) else count
+        # Backwards: a run that is needed by another one of the window finds that one's place known.
         rerun: list[int] = np.flatnonzero(runs > 0.5)[::-1].tolist()
         for operation in rerun:
             uses = [use for x in facts.outputs[operation] for use in facts.uses[x]]
+            # A use that first runs before the window needs it only when it is recomputed itself.
             times = [use if start < use else int(when[row, use]) for use in uses]
             when[row, operation] = min([end, *times])
+    # Row k: what the windows from k - 1 on recompute, summed from the end.
     later = np.array([*within, np.zeros(count)])[::-1].cumsum(axis=0)[::-1]
     return Later(np.array(starts, np.int64), np.array([reruns, *later]), when)
 
@@ -96,6 +100,7 @@ def _keep(
             recomputed[p] = 0.0
             for entry in range(edges.output_start[p], edges.output_start[p + 1]):
                 x = edges.outputs[entry]
+                # Needed by a later first run, whole; by a recomputed reader, as far as that is recomputed.
                 need = 1.0 if edges.results[x] else 0.0
                 touched = False
                 for index in range(edges.use_start[x], edges.use_start[x + 1]):
@@ -107,12 +112,15 @@ def _keep(
                     touched |= edges.producers[index] == t
                 if not touched:
                     stays = max(need - most, 0.0)
+                    # A sum has several producers: each is met once in the loop, and takes its part of the
+                    # bytes.
                     kept[place] += edges.sizes[x] / (last - first) * stays
                     recomputed[p] = max(recomputed[p], need - stays)
 
 
 def largest(excess: Floats, most: int) -> list[int]:
     """Return up to `most` indices of positive entries, the largest first, no two close to each other."""
+    # Neighbouring moments have nearly the same rows: one of them is enough for a round.
     apart = len(excess) // (4 * most)
     chosen: list[int] = []
     for index in np.argsort(-excess, kind="stable").tolist():

@@ -144,6 +144,7 @@ class ResidencyBoundSearch:
 
         whole: also search in whole numbers.
         """
+        # ∞: some operation alone needs more than the budget.
         if self.best.extra < inf:
             with self.clock.until_interrupted():  # HiGHS returns at Ctrl-C; it may come between two programs
                 self._fractions()
@@ -203,6 +204,7 @@ class ResidencyBoundSearch:
             self.least = min(new.peak, self.least or new.peak)
         elif self.found is None or new.time < self.found.time:
             self.found = new
+        # As a schedule the answer may not fit at moments that the program does not look at.
         excess = attempt.first_runs - self.budget
         for first, operation, used in attempt.recomputations:
             if used > self.budget:
@@ -266,6 +268,7 @@ class ResidencyBoundSearch:
         less = self.budget - budget
         parts = [part._replace(room=part.room - less) for part in map(self.parts.__getitem__, self.chosen)]
         network = Network(self.facts, parts, self.budget, self.seconds, weights)
+        # Prices of the round before are a good start: most moments stay.
         start = np.array([self.prices.get(operation, 0.0) for operation in self.chosen])
         answer = best_prices(network, start, goal, self._in_time)
         self.prices = dict(zip(self.chosen, answer.prices.tolist(), strict=True))
@@ -279,6 +282,7 @@ class ResidencyBoundSearch:
         self.chosen = sorted({*self.chosen, *more})
         try:
             part, result = self._solved(PLAIN_SECONDS)
+            # It did not end in PLAIN_SECONDS: then rows for all intervals are worth their price.
             if result and result.status in (MilpStatus.FEASIBLE, MilpStatus.UNKNOWN) and self._goes_on():
                 self._take(product_below(result.bound, part.seconds), None)
                 self.nested = True
@@ -297,6 +301,7 @@ class ResidencyBoundSearch:
         seconds: the most for a program that may still get rows for intervals.
         """
         moments = [self.moment(operation) for operation in self.chosen]
+        # Rows for all intervals grow with the square of the moments.
         fits = len(moments) * sum(moment.side.count(BEFORE) for moment in moments) <= MOST_NESTED
         part = residency_program(self.facts, self.budget, moments, True, self.crowded, self.nested and fits)
         left = max(0.0, self.clock.left)

@@ -83,6 +83,7 @@ def following(moments: Sequence[Moment]) -> list[int]:
     length: list[int] = []
     last: list[int] = []
     for index, moment in enumerate(moments):
+        # Longest chain: moment k surely comes before this one, in every order considered.
         before = [k for k in range(index) if moment.side[moments[k].operation] == BEFORE]
         best = max(before, key=length.__getitem__, default=-1)
         last.append(best)
@@ -111,6 +112,7 @@ def _windows(
     parts: dict[tuple[int, int], _Window] = {}
     for i, here in enumerate(chain):
         for j in range(i + 1, end + 1):
+            # Windows between neighbours, and from each moment to the end, where `recomputed` is the column.
             if nested or j in (i + 1, end):
                 runs = here.recomputed if j == end else {o: model.binary() for o in here.recomputed}
                 parts[i, j] = _Window(model, here, chain[j] if j < end else None, runs)
@@ -121,6 +123,7 @@ def _windows(
             continue
         if nested and j < end:
             part.rows()
+        # (11): the interval as a window and the rest.
         for cut in {i + 1, j - 1} if nested else {i + 1}:
             part.join(parts[i, cut], parts[cut, j])
     windows = [parts[i, i + 1] for i in range(end)]

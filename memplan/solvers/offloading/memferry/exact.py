@@ -56,6 +56,7 @@ def best_choice(
     from, within the room. proceed: false once the time is up; then the known one is returned.
     """
     least_time, least_room = _outlook(costs, twice)
+    # A little above, or rounding errors could cut off the known choice itself.
     limit = inf if known is None else estimate(costs, known) * (1 + 1e-12)
     front: States = np.array([[0.0, 0.0, 0.0, -inf, 0.0]])
     history: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -101,6 +102,7 @@ def _outlook(costs: Sequence[Costs], twice: bool) -> tuple[list[float], list[flo
     for layer in reversed(costs):
         alone = min(layer.forward, layer.direct_forward) + min(layer.backward, layer.direct_backward)
         seconds.append(seconds[-1] + alone + layer.between + layer.between_backward)
+        # ∞: a variant that reads host memory is missing, so the weights take room from forward to backward.
         fixed = not twice and inf in (layer.direct_forward, layer.direct_backward)
         sizes.append(sizes[-1] + (layer.size if fixed else 0))
     return seconds[::-1], sizes[::-1]
@@ -113,6 +115,7 @@ def _grown(front: States, layer: Costs, twice: bool) -> tuple[States, NDArray[np
     if layer.direct_forward < inf:
         if layer.direct_backward < inf:
             parts.append((_direct(front, layer), Treatment.DHA))
+        # Needs the variant of forward alone: backward reads the device.
         parts.append((_returned(front, layer), Treatment.DFGB))
     if twice:
         parts.append((_twice(front, layer), Treatment.TWICE))
@@ -166,6 +169,8 @@ def _fetched_later(front: States, layer: Costs) -> States:
     Changes the rows.
     """
     front[:, 2] += layer.backward
+    # From when the link is free for this layer: it brings the weights, then come this layer's backward and
+    # all outside it, or further fetches.
     front[:, 3] = layer.fetch + np.maximum(front[:, 2], front[:, 3])
     return front
 

@@ -53,6 +53,7 @@ class PofoSearch:
         if table is None:
             return
         times = table.times()
+        # Amounts of memory at which the time falls: between them the answers are the same.
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
         largest = self._largest_that_fits(table, drops)
         for number in sorted(range(len(drops)), key=lambda n: (abs(n - largest), n)):
@@ -81,6 +82,8 @@ class PofoSearch:
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
         slot_bytes = max(1, divisor, -(-free // slots))
         whole, spare = divmod(free, slot_bytes)
+        # Rounding sizes up wastes memory: answers for more slots than there are may fit. In exact slots
+        # nothing is wasted.
         above = min(slots // 4, whole) if slot_bytes != divisor else 0
         inner = ChainTable(
             single_options(costs),
@@ -114,6 +117,7 @@ class PofoSearch:
     def _residency(self, table: PofoTable, slots: int) -> Residency:
         moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
         sizes, smallest = self.problem.graph.tensors.bytes, worth_moving(self.linked.machine)
+        # A transfer of few bytes is all latency.
         offloaded = {x for x in offloaded if sizes[x] >= smallest or not sizes[x]}
         return choice_residency(self.chained, moves, offloaded, self.linked.d2h)
 

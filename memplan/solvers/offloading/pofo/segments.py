@@ -92,6 +92,7 @@ def decided(
         else:
             forward += [(Pass.ADVANCE, b) for b in range(first, end)]
             backward.append(list(without_options(table.moves(segment.memory, first, end - 1))))
+        # What a sent segment keeps: its input, and for (a) all that its backward reads.
         if segment.sent:
             before = chained.chain.blocks[first - 1].output if first else None
             offloaded |= {before} if before is not None else set()
@@ -113,6 +114,7 @@ def choice_residency(
     starts = start_times(graph, runs)
     turn, (device, _host) = first_backward(graph, runs), uses_of(graph, runs)
     gaps = [
+        # The longest gap between two uses, from the end of the run a to the start of b.
         (max((starts[b] - starts[a + 1], a) for a, b in pairwise(device[x]))[1], x)
         for x in offloaded & device.keys()
         if len(device[x]) > 1

@@ -42,7 +42,9 @@ class PofoTable:
         self.costs, self.rotor, self.slots = costs, rotor, rotor.slots
         self.slot_seconds = rotor.slot_bytes / rate
         self.backlogs = np.arange(self.slots + 1)
+        # left[K, Q]: slots that K and Q leave free.
         self.left = self.slots - np.add.outer(self.backlogs, self.backlogs)
+        # The shorter of a block's two passes: the backlog must be served in both.
         shorter = np.minimum(costs.advance_seconds, costs.turn_seconds + costs.backward_seconds)
         self.served = np.floor(np.append(0.0, np.cumsum(shorter)) / self.slot_seconds)
         self.values: list[dict[Input, Values]] = [{} for _ in range(len(costs))]
@@ -63,6 +65,7 @@ class PofoTable:
     def times(self) -> Values:
         """Return the least seconds by slots of memory: with fewer slots, the rest counts as kept from the
         start."""
+        # With m of M slots: V(0, M - m, 0).
         return self.values[0][Input.FREE][::-1, 0]
 
     def segments(self, slots: int) -> list[Segment]:
@@ -72,6 +75,8 @@ class PofoTable:
         while True:
             final, choices = self._final(i, state), list(self._choices(i, state))
             rows = np.array([final[kept], *(self._values(choice)[kept] for choice in choices)])
+            # As in `_with_waiting`: V at the backlog q' to which both passes wait, and the seconds for that,
+            # but for a constant.
             waits = rows[:, : backlog + 1] - 2 * self.slot_seconds * self.backlogs[: backlog + 1]
             number, backlog = (int(n) for n in np.unravel_index(int(waits.argmin()), waits.shape))
             if number == 0:
@@ -92,6 +97,7 @@ class PofoTable:
             need = extra + self._slots(max(int(costs.save_peak[i]), int(costs.backward_peak[i])))
             size = own + max(0, int(rotor.saved[i]))
             seconds = np.full(self.slots + 1, rotor.costs.both[i])
+            # Saving it or its backward does not fit into fewer slots.
             seconds[:need] = np.inf
             served = self._served(i, i + 1)
             yield Transition(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)
@@ -101,10 +107,12 @@ class PofoTable:
             if end > i + 1:
                 forward = max(forward, int(costs.through_peak[end - 1]))
             repeats = rotor.seconds(i, end - 1) + (rotor.before[end] - rotor.before[i])
+            # Rotor's program has what K and Q leave, less an input that is in neither.
             seconds = shifted(repeats, extra)
             seconds[: extra + self._slots(forward)] = np.inf
             served = self._served(i, end)
             yield Transition(seconds, end, False, False, own, 0, served, Input.FREE, extra)
+            # An input in K or offloaded already costs nothing more; one without bytes need not be sent.
             if own:
                 yield Transition(seconds, end, False, True, 0, own, served, Input.FREE, extra)
 
@@ -114,6 +122,7 @@ class PofoTable:
         backlogs = choice.backlog_after(self.backlogs)
         fits = backlogs <= self.slots
         values = np.full_like(later, np.inf)
+        # Row K takes the value at K + kept, column Q that of the backlog after the segment.
         values[: max(0, self.slots + 1 - choice.kept), fits] = later[choice.kept :, backlogs[fits]]
         return values + self._by_left(choice.seconds)
 

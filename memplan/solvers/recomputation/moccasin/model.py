@@ -106,6 +106,7 @@ class _Writing:
         self.size = {x: bytes_of[x] // self.quantum for x in tensors}
         self.capacity = timeline.capacity // self.quantum
         everything = sum(self.size.values()) + sum(workspaces) // self.quantum
+        # At most everything at once lies above the capacity; a capacity below 0 adds to that.
         self.excess = self.model.new_int_var(0, everything - min(self.capacity, 0), "") if least else None
         self.limit = self.capacity if self.excess is None else self.capacity + self.excess
         self.sources: dict[Source, list[Variable | None]] = {}
@@ -144,6 +145,7 @@ class _Writing:
             RunVariables(self.held.true, None, event, event, event, self._variants(k, self.held.true))
         ]  # (1)
         before: tuple[Variable, Variable] | None = None
+        # Run i comes at stage k + i at the earliest, as each run has a stage of its own.
         for earliest in range(k + 1, min(last, k + timeline.copies - 1) + 1):
             active, stage = model.new_bool_var(""), model.new_int_var(earliest, last, "")
             run = RunVariables(
@@ -161,6 +163,7 @@ class _Writing:
             runs.append(run)
         for run in runs:
             for variant, literal in run.variants:
+                # Workspace is held for the event of the run alone.
                 self.held.once(run.start, literal, variant.workspace // self.quantum)
         return runs
 
@@ -189,6 +192,7 @@ class _Writing:
         until = max((self.runs[k][-1].latest + 1 for k in readers), default=0)
         if x in self.timeline.results:
             until = self.timeline.horizon
+        # Nobody reads it: it takes memory while it is made, and is deleted.
         if not until:
             for made in runs.values():
                 for run, literal in made:
@@ -205,8 +209,10 @@ class _Writing:
         possible = [copy.earliest < run.latest for copy in copies]
         literals: list[Variable | None] = []
         for copy, may in zip(copies, possible, strict=True):
+            # With one possible source the run itself is the literal: a Boolean less.
             literals.append((run.active if sum(possible) == 1 else model.new_bool_var("")) if may else None)
             if (source := literals[-1]) is not None:
+                # Of each producer some run must be in the copy: else the sum is incomplete.
                 for parts in copy.has.values():
                     model.add_bool_or([*parts, source.negated()])
                 model.add_implication(source, copy.present)
@@ -228,6 +234,7 @@ class _Writing:
     def _join_bytes_to_runs(self, stage: int) -> None:
         """Write (5)."""
         variants, reads = self.variants[stage], self.reads[stage]
+        # What the stage itself needs: the least of its variants, and all that it reads.
         total = min(
             variant.workspace // self.quantum + sum(self.size[x] for x in variant.writes)
             for variant in variants
@@ -239,6 +246,7 @@ class _Writing:
                 total += self.size[x]
                 if (late := self._late(x, stage)) is not None:
                     terms.append(self.size[x] * late)
+        # Else the row says nothing.
         if self.excess is not None or total > self.capacity:
             self.model.add(total - sum(terms) <= self.limit)
 
@@ -266,11 +274,13 @@ class _Writing:
         for run in self.runs[producer]:
             if run.stage is None or run.latest < end:
                 continue
+            # It is later in any case: its own literal will do.
             if run.earliest > end:
                 after.append(run.active)
                 continue
             late = self.model.new_bool_var("")
             self.model.add_implication(late, run.active)
+            # One direction only: `late` may be false although a run is later, which never helps.
             self.model.add(run.stage > stage).only_enforce_if(late)
             after.append(late)
         if len(after) < 2:

@@ -90,6 +90,7 @@ class _Recursion:
         missing = self._missing(wanted)
         if not missing:
             return
+        # What is missing may reach outside the piece: then there is no way through its parts.
         by_parts = piece.parts and missing <= members and self._bytes(missing) > self.leaf_bytes
         if by_parts:
             self._by_parts(piece, wanted, missing)
@@ -104,6 +105,7 @@ class _Recursion:
                 for part in piece.parts:
                     self.compute(part, read.intersection(part.members))
                 self._run([x])
+                # Only what this call has made, and neither the separator nor a target.
                 self._forget(read.difference(piece.separator, wanted) & missing)
         for part in piece.parts:
             self.compute(part, wanted.intersection(part.members))
@@ -116,6 +118,7 @@ class _Recursion:
             return set()
         possible: set[int] = set()
         for k in piece.members:
+            # Members are in order, so predecessors within the piece come first.
             if all(p in self.there or p in possible for p in self._before(k)):
                 possible.add(k)
         return possible.intersection(due)
@@ -126,6 +129,7 @@ class _Recursion:
         if (
             k not in self.ran
             and (drawn := self.dependencies.drawn_before.get(k)) is not None
+            # First draws of random numbers keep the traced order.
             and drawn not in self.ran
         ):
             yield drawn
@@ -145,6 +149,8 @@ class _Recursion:
             raise TooLongError
 
     def _forget(self, operations: set[int]) -> None:
+        # It is not deleted here: the schedule deletes after the last use. Forgotten means that it is run
+        # again if needed.
         self.there -= operations - self.dependencies.kept
 
 

@@ -70,6 +70,7 @@ class _Separation:
         order = self._subtree(start)
         separator, sides = self._centre(order, above)
         for side in sides:
+            # Cuts the separator out: `_subtree` stays within one side from here on.
             self.tree[side].remove(separator)
         members = {operation for bag, _parent in order for operation in bag} - above
         parts = [self.piece(side, above | separator) for side in sides]
@@ -91,6 +92,8 @@ class _Separation:
         top: dict[int, int] = {}
         for place, (bag, _parent) in enumerate(order):
             for operation in bag:
+                # The bags of an operation are connected, so the first met, parents first, is the top one: it
+                # counts there.
                 top.setdefault(operation, place)
         below = dict.fromkeys((bag for bag, _parent in order), 0)
         for place, (bag, _parent) in enumerate(order):
@@ -101,6 +104,7 @@ class _Separation:
         everything = below[order[0][0]]
         largest: dict[Bag, int] = {}
         for place, (bag, parent) in enumerate(order):
+            # What lies beyond the parent, without the bag's own operations that reach up.
             higher = everything - below[bag] - sum(top[operation] < place for operation in bag - above)
             largest[bag] = max([higher, *(below[side] for side in self.tree[bag] if side != parent)])
         centre = min(largest, key=largest.__getitem__)

@@ -62,6 +62,8 @@ class Amounts:
         self.problem, self.machine, self.order, self.states = problem, machine, order, states
         self.late, self.on_host = late, on_host
         self.room = int(keep * device_limit(problem))
+        # The device's peak with the fewest swaps; above it there is room for swapped activations that stay
+        # after all.
         bare = ResidencyTransfers(problem.graph, machine.hierarchy, next(self._all_offloaded(0))).device_peak
         traffic = traffic_of(
             order.layers,
@@ -154,6 +156,7 @@ class Amounts:
             layers, uses, self.states
         )
         offloads |= gradient_intervals(layers.gradients, uses.device)
+        # A host that holds everything needs no room for layers in flight.
         limited = self.states == Memory.DISK and self.machine.host_capacity is not None
         for in_flight in _IN_FLIGHT if limited else _IN_FLIGHT[:1]:
             room = traffic_of(layers, self.machine, self.states, in_flight).room
@@ -166,6 +169,7 @@ class Amounts:
         else disk."""
         where: dict[int, Memory] = {}
         sizes = self.order.layers.graph.tensors.bytes
+        # Last made first: those come back first, and the disk gets the longest intervals.
         for x in sorted((x for x in swapped if x in uses.device), key=lambda x: -uses.device[x][0]):
             room -= int(sizes[x])
             fits = room >= 0 or self.on_host or self.states == Memory.HOST

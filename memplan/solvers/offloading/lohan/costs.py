@@ -54,6 +54,7 @@ class Traffic:
 
     def forward_seconds(self, swapped: int) -> float:
         """Return the seconds of the forward part by (2), (4)."""
+        # What the device has room for crosses no link.
         swapped = max(0, swapped - self.on_device)
         on_disk = max(0.0, swapped - self.room)  # (3)
         return max(

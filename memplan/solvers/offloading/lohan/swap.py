@@ -70,6 +70,7 @@ class SwapOrder:
 
     def _swaps(self) -> Iterator[Swap]:
         graph = self.layers.graph
+        # The last layer's backward follows at once: it keeps everything.
         for number, layer in enumerate(self.layers.layers[:-1]):
             read = {x for o in layer.backward for x in graph.read_lists[o]}
             there = self.kept & read.union(*(graph.read_lists[o] for o in layer.forward))
@@ -92,6 +93,7 @@ class SwapOrder:
         next(sizes)
         for count, (swap, size) in enumerate(zip(self.swaps, sizes, strict=True), start=1):
             kept |= swap.tensors
+            # Recomputed with all swaps so far: benefits are estimates from all others, seconds are exact.
             seconds[swap.layer] = self._recomputing(swap.layer, kept)
             found.append(Prefix(count, size, sum(seconds), traffic.seconds(size, sum(seconds))))
         return found

@@ -44,10 +44,12 @@ class Activation:
         left = dict(zip(between, program.leaving(len(between)), strict=True))
         loads = program.loads
         for t in between:
+            # What is neither on the device nor out would be lost.
             program.add("4.16", stored[t] + left[t] >= kept)
             out = left[t] - left.get(t - 1, ZERO)
             program.add("4.16", out >= 0.0)
             loads.d2h[t - 1].append(out)
+            # Its data is complete only at the step's end, so the copy out lengthens the step (L_t).
             if t - 1 == made:
                 program.after_computation(made, left[t], 1.0)
             come = stored[t] + fetched[t]

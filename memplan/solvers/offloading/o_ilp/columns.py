@@ -46,12 +46,14 @@ class Columns:
 
     def __post_init__(self) -> None:
         steps = self.iteration.steps
+        # Units in which bytes and seconds are near 1: the solver's tolerances are absolute.
         self.byte = max(1.0, self.limits.device_bytes / 16)
         self.second = max(1e-30, _baseline_seconds(self.iteration) / steps)
         self.model, self._rows = Model(), 0
         self.loads = Loads.of(steps)
         largest = 1.0 / self.smallest_share
         self.share = self.model.variable(self.smallest_share, largest)
+        # Opened by `reserving`, which sets both of its bounds.
         self.reserve = self.model.variable(0.0, 0.0)
         self.time = [self.model.variable(0.0, inf, cost=1.0) for _ in range(steps)]
         self.choice = [

@@ -63,6 +63,7 @@ class OIlpProgram(Columns):
             self.add("4.17", total(loads.device[t]) + base <= device_limit)
             if limits.host_bytes is not None:
                 self.add("4.18", total(loads.host[t]) <= self.share * (limits.host_bytes / self.byte))
+            # Steps after all blocks have a fixed time; those of blocks have their options'.
             seconds = iteration.after_seconds[t - 2 * len(self.choice)] if t >= 2 * len(self.choice) else 0.0
             management = self.share * (limits.management / self.second)
             self.add("4.20", total(loads.compute[t]) + seconds / self.second <= time)

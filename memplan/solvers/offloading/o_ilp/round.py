@@ -35,6 +35,7 @@ def rounded(program: OIlpProgram, x: Floats) -> IntegerSolution:
     options: list[int] = []
     for columns in program.choice:
         sums = [a + b for a, b in zip_longest(sums, (c.value(x) for c in columns), fillvalue=0.0)]
+        # An option that the program uses at all, and of these the one that is owed most.
         chosen = max(range(len(columns)), key=lambda o: (columns[o].value(x) > 1e-3, sums[o]))
         # The difference between the fractions and the choice is carried to the next block.
         sums[chosen] -= 1.0

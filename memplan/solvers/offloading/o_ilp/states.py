@@ -33,12 +33,15 @@ class StateStocks:
             program.add("4.10", following <= stored + fetched)
             loads.device[t].append((stored + fetched) * self.size)
             loads.h2d[t].append(fetched * self.size)
+            # Step 0 is the update itself: the states of the part updated on the device are there, and no new
+            # version has left.
             if d == 0:
                 program.add("4.6", stored + on_host >= share)
                 program.add("4.8", left <= 0.0)
             else:
                 out = (left - self.left[d - 1]) * self.size
                 program.add("4.8", out >= 0.0)
+                # Stored on the device, copied out, or updated on the CPU: nothing is lost.
                 program.add("4.8", stored + left + on_host >= share)
                 loads.d2h[weights.step(d - 1)].append(out)
                 if d == 1:

@@ -34,9 +34,11 @@ def _sums(sizes: Sequence[int], total: int) -> dict[int, int]:
     sums = {0: 0}
     for index, size in enumerate(sizes):
         grown = {value + size: bits | 1 << index for value, bits in sums.items()}
+        # Of two subsets with one sum the earlier stays.
         sums = grown | sums
         if len(sums) > MOST:
             cell = total / MOST
+            # One sum a cell, the largest; 0 and the largest of all always stay.
             thinned: dict[int, int] = {int(value / cell): value for value in sorted(sums)}
             sums = {value: sums[value] for value in (0, *thinned.values(), max(sums))}
     return sums

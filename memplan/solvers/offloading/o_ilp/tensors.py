@@ -56,6 +56,7 @@ def intervals(
     for step in range(steps + 1):
         wanted = stored[step] if step < steps else float(total)
         if wanted < size(alive) - noise:
+            # Only what has been copied out in an earlier step can go.
             for item in _select(sizes, alive & out.keys(), size(alive) - wanted - noise):
                 alive.remove(item)
                 gone[item] = step
@@ -91,6 +92,7 @@ class Rounding:
         total = sum(sizes)
         target = min(max(wanted + self.carry[key], 0.0), float(total))
         chosen = nearest(sizes, target)
+        # May be below 0: then later groups offload less.
         self.carry[key] += wanted - sum(sizes[i] for i in chosen)
         return chosen
 

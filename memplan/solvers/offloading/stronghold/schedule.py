@@ -42,13 +42,16 @@ def window_residency(
     offloaded: dict[TensorUse, Memory] = {}
     back: dict[TensorUse, int] = {}
     for x, steps in turn.uses.items():
+        # Around the end: the first use of the next iteration.
         around = [*steps, (steps[0][0], steps[0][1] + 2 * turn.layers)]
         for (position, step), (following, until) in pairwise(around):
             entered = turn.entered(x, step, until)
             if entered is not None:
+                # Across the end it waits on the host for its update there, and only then goes to the disk.
                 updates = [u for u in uses.host.get(x, ()) if until >= 2 * turn.layers and u > position]
                 offloaded[x, position] = Memory.HOST if updates else states
                 offloaded |= dict.fromkeys(((x, update) for update in updates), states)
+                # One layer ahead: fetched in the step before it enters the window.
                 back[x, following] = turn.first_run(entered - 1)
     results = (x for layer in found.layers[size:] if not layer.updates for x in layer.gradients)
     offloaded |= gradient_intervals(results, uses.device) | state_intervals(found, uses, states)
@@ -74,6 +77,7 @@ class _Turn:
         self.layers, self.size = len(found.layers), size
         self.uses: dict[int, list[tuple[int, int]]] = {}
         for x in (x for x in device if x in found.layer_of_weight):
+            # The last layer's two parts are one section of the plan, and two steps here.
             steps = (plan.section(position) + (position >= plan.first_backward) for position in device[x])
             self.uses[x] = list(zip(device[x], steps, strict=True))
         last = 2 * self.layers - 1

@@ -97,6 +97,7 @@ def h_graph(
     loss = len(nodes)
     nodes.append(_loss_node(piece, middle))
     later = [row for number, child in enumerate(children) for row in _backward_nodes(piece, number, child)]
+    # In the cluster's order: a child's backward node comes where its first operation does.
     later.sort(key=lambda row: row[0])
     backward_of = {node.pair: k for k, (_o, node) in enumerate(later, len(nodes)) if node.pair is not None}
     nodes += [node for _operation, node in later]
@@ -152,6 +153,7 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
     inner = part(piece, (operation,), ()) if forward else part(piece, (), (operation,))
     own = inner.piece
     wanted = {x for x in range(len(own.sizes)) if own.producers[x] and (own.shared(x) or own.result[x])}
+    # A backward operation runs once, in its first variant.
     variants = own.variants[0] if forward else own.variants[0][:1]
     choices = tuple(
         NodeRun(
@@ -162,6 +164,7 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
         for variant in variants
     )
     results = {x for x in wanted if own.result[x] and not own.shared(x)}
+    # A first run must make the results that stay; a later one may leave them out.
     first = tuple(
         choice for choice, variant in zip(choices, variants, strict=True) if results <= set(variant.writes)
     )
@@ -217,6 +220,7 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
             for number, choice in enumerate(choices):
                 made |= choice.run.writes
                 for x in choice.run.reads | choice.run.writes:
+                    # Needed or made at the same moments of the same passes: such tensors can be one value.
                     steps = [i for i, s in enumerate(choice.run.steps) if x in s.needs or x in s.there]
                     read, written = x in choice.run.reads, x in choice.run.writes
                     seen.setdefault(x, []).append((index, group, number, read, written, *steps))
@@ -224,6 +228,7 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
     identical: dict[object, list[int]] = {}
     for x, marks in seen.items():
         if x in made:
+            # A sum also needs the same contributors: its value is complete only with all of them.
             key = (tuple(marks), x in final, piece.producers[x] if len(piece.producers[x]) > 1 else ())
             identical.setdefault(key, []).append(x)
     groups = list(identical.values())

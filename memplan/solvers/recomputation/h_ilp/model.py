@@ -121,6 +121,7 @@ class _Writing:
         for stage, nodes in enumerate(self.stages.allowed):  # (3.4), (3.5), (3.6), (3.7): no columns
             for k in nodes:
                 self._slot((stage, k))
+                # What is left after the loss, for as long as the rest of the graph runs.
                 if (stage, k) == (self.graph.loss, self.graph.loss) and self.save is not None:
                     self.model.add(self._bytes() <= self.save - self.left)  # M_save, as (2.19)
         for x, lasts in enumerate(self.graph.lasts):
@@ -136,6 +137,7 @@ class _Writing:
         ]
         self.choices[slot] = row
         runs = [column for _choice, column in row]
+        # In its own stage the node runs, in another at most once, in one choice.
         if k == stage or len(runs) > 1:
             self.model.add(column_sum(*runs).between(float(k == stage), 1.0))  # (3.9), (3.10), (3.15)
         reads: dict[int, list[int]] = {}
@@ -154,6 +156,7 @@ class _Writing:
             self._pass(slot, x, producers.get(x, []))
         self._count_bytes(slot, row, before, new)
         self.left += self.graph.nodes[k].leaves / self.unit if stage == k else 0.0
+        # The backward node has used up its child's phantom.
         if k > self.graph.loss and self.graph.nodes[k].pair is not None:
             del self.saved[self._child(k)]
 
@@ -224,12 +227,15 @@ class _Writing:
         _stage, k = slot
         pair = self.graph.nodes[k].pair
         others = {x: column for x, column in before.items() if x not in new and self.held.get(x) == column}
+        # Values that the node does not touch: held throughout it.
         base = Linear((column, self.values[x].size) for x, column in others.items())
         base += self._phantoms_beside(slot, row, pair)
         inputs = {x for choice, _column in row for x in choice.run.reads} - set(new)
         for (needs, there), sizes in _moments(row, self.corrected).items():
             touched = [
-                (self.held if x in inputs and x not in needs else before, x) for x in {*before} - {*others}
+                # An input that is needed no more at this moment counts only if it is held afterwards.
+                (self.held if x in inputs and x not in needs else before, x)
+                for x in {*before} - {*others}
             ]
             held = total(column_sum(place.get(x)) * self.values[x].size for place, x in touched)
             made = total(column_sum(*new[x]) * self.values[x].size for x in new if x in there)
@@ -282,6 +288,7 @@ def _moments(
     ):
         sizes = {column: 0 for _choice, column in row}
         for also, made, size, column in steps:
+            # A moment with more of both takes at least these, so its bytes count here too.
             if needs <= also and there <= made:
                 sizes[column] = max(sizes[column], size)
         wider = [kind for kind in kinds if kind[0] >= needs and kind[1] >= there]

@@ -50,6 +50,7 @@ def _last_stages(graph: HGraph) -> list[int]:
         if node.recompute:
             uses = [until[x] for choice in node.recompute for x in choice.run.writes]
             turn = [graph.backward_of[node.pair]] if node.pair is not None else []
+            # A forward pass with options may always run once more in the stage of its backward.
             useful = max([k, *uses, *turn])
             last[k] = useful if node.until is None else min(useful, node.until)
         for x in _reads(node):
@@ -65,6 +66,7 @@ def _needed(graph: HGraph, stage: int) -> set[int]:
     def producers(k: int) -> Iterator[int]:
         return (m for x in _reads(graph.nodes[k]) for m in graph.producers[x] if m < stage)
 
+    # In forward the stage before has just run its node: what that made is there.
     first = [k for k in (*producers(stage), *pair) if stage > graph.loss or k < stage - 1]
     return {stage, *closure(first, lambda k: producers(k) if graph.nodes[k].recompute else ())}
 

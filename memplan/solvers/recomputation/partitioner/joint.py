@@ -162,6 +162,8 @@ def _after_the_loss(
             continue
         mine = phase[o] == Phase.BACKWARD
         stays = mine and (o in still or random[o] or not wanted.isdisjoint(writes[o]))
+        # `begun`: the first backward operation stands for the gradient of the loss, from which the rest
+        # follows.
         found[node] = stays or (mine and not begun) or any(found[other] for other in reads[node])
         begun = begun or mine
     return found
@@ -187,6 +189,8 @@ def _for_forward(
         o = operations[node]
         if backward[node]:
             continue
+        # Random operations and those that cannot run again must not wait for backward: their first run keeps
+        # the traced order.
         if o < 0 or phase[o] == Phase.LOSS or o in still or random[o] or tensors[node] in wanted:
             found[node] = True
         if found[node]:

@@ -158,11 +158,13 @@ class Partitioner:
             capacities.append(capacity)
 
         for x in kept:
+            # Never recomputed: if backward needs it, its own arc must be cut, that is, it is saved.
             arc(SOURCE, _in(x), inf)
         for x in range(count):
             if graph.backward[x]:
                 arc(_in(x), SINK, inf)
                 continue
+            # Cut means saved, at its weight.
             arc(_in(x), _out(x), self._weight(x))
             for user in graph.users[x]:
                 arc(_out(x), _in(user), inf)
@@ -183,9 +185,11 @@ class Partitioner:
             return inf
         if graph.free[x]:
             return 0.0
+        # PyTorch's heuristic: of equal sizes the later one is saved, so less is recomputed.
         weight = int(graph.size[x] * _NEARER ** max(min(graph.distance[x], _FARTHEST), 1))
         fused = not graph.result[x] and all(self._fuse(x, user) for user in graph.users[x])
         materialized = graph.operation[x] < 0 or not fused
+        # Saving what would otherwise stay within a fused kernel costs a write and a read more.
         return float(weight if materialized else 2 * weight)
 
     def _fuse(self, x: int, y: int) -> bool:
@@ -268,6 +272,7 @@ class Partitioner:
                 if at in visited:
                     continue
                 visited.add(at)
+                # Only when nothing else is open: a cut there divides the whole chain.
                 if rank > graph.rank[start] + _LONG_CHAIN and not heap:
                     if graph.operator[at] not in VIEWS:
                         kept.setdefault(at)
@@ -297,6 +302,7 @@ class _Knapsack:
         """Return the nodes that are not saved."""
         room, left = round(share * _SCALE), list[int]()
         for row in reversed(range(len(self.nodes))):
+            # Equal values: it was not taken.
             if self.table[row + 1, room] == self.table[row, room]:
                 left.append(self.nodes[row])
             else:

@@ -140,6 +140,7 @@ def _order(graph: Graph, nodes: Joint, saved: frozenset[int], unused: set[int]) 
     writes, inputs, producers = graph.operations.writes.lists(), graph.input_lists, graph.producers.lists()
     later = {o for node, o in enumerate(nodes.operation) if nodes.backward[node]}
     ahead = _ahead(nodes, saved) | unused
+    # Tensors that backward finds; what it lacks is recomputed from these.
     there = {nodes.tensor[node] for node in saved}  # for backward
     found, done, changed = list[int](), set[int](), dict[int, int]()
 
@@ -156,6 +157,8 @@ def _order(graph: Graph, nodes: Joint, saved: frozenset[int], unused: set[int]) 
             lacking |= more
             left += more
         for one in sorted(lacking):
+            # What it reads or makes has been changed in place since its first run: it would compute something
+            # else.
             if any(changed.get(x, -1) > one for x in (*inputs[one], *writes[one])):
                 raise _ChangedError(one)
             run(one)

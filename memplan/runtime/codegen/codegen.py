@@ -139,7 +139,7 @@ class Writer:
         for value in values_read(operation.call):
             self._need(value)
         self.runs_left[index] -= 1
-        self._keep(operation)
+        self._keep(operation)  # before the call: the journal notes what it is about to overwrite
         if operation.random and (index in self.saved or self.runs_left[index]):
             self._replayed(index, operation)
         else:
@@ -170,6 +170,7 @@ class Writer:
         results = self.program.returned
         for value in results:
             self._need(value)
+        # The commas before `=` and at the end make tuples of one name too.
         first = f"{', '.join(f'v{value}' for value in self.residents)}, = residents"
         last = f"return {', '.join(f'v{value}' for value in results)}," if results else "return ()"
         body = "\n    ".join((first, *self.lines, last))
@@ -198,6 +199,7 @@ class Writer:
             self.lines.append(f"s{index} = save({source})")
             self._run(operation)
             return
+        # The numbers of the first run are drawn anew, and the generator goes on from where it was.
         self.lines.append(f"drawn = save({source})")
         self.lines.append(f"restore({source}, s{index})")
         self._run(operation)
@@ -205,6 +207,7 @@ class Writer:
 
     def _run(self, operation: Operation) -> None:
         call = operation.call
+        # Results that are there already are made once more by a recomputation, and get no variable.
         made = [storage for storage in operation.writes if storage not in self.held]
         if self.placement is not None:
             there = set(operation.writes).difference(made)

@@ -115,7 +115,7 @@ class CopyWriter(Writer):
                 self._leave_room(self.iteration.ends.get(step))
                 self.lines.append(f"h{x} = share({self.names.of_thing(self._gradient(x))})")
             self.collective[step] = f"({source}, h{x})"
-        if step + 1 not in self.iteration.joined:
+        if step + 1 not in self.iteration.joined:  # the last of the collective
             work = "gather" if to == Memory.DEVICE else "scatter"
             self.add(list(self.collective), Queue.COMM, work, f"({tuple_of(self.collective.values())})")
             self.collective.clear()
@@ -164,6 +164,7 @@ class CopyWriter(Writer):
         if self.placement is not None:
             self.expect([self.placement.copy(step, x)])
         ends = self.iteration.ends.get(step)
+        # With planned addresses each copy has its own: it can't take over another's memory.
         one = ends.deletes if ends is not None and self.placement is None else ()
         if len(one) == 1 and self._fits(x, one[0]):
             self.lines.append(f"d{x} = raw({_popped(one[0])}[0])")
@@ -229,6 +230,7 @@ class CopyWriter(Writer):
                     self.lines.append(f"del p{step}")
 
     def _pop(self, ends: Ends) -> None:
+        # `left` and `leaving` hold two iterations' deletes; older ones were dropped with their dict.
         self.lines.extend(_popped(delete) for delete in ends.deletes if delete[0] < 2)
 
     def add(
@@ -241,6 +243,7 @@ class CopyWriter(Writer):
         waits = {other for step in steps for other in self.iteration.waits.get(step, ()) if not waited}
         after = tuple_of(self.ticket(other) for other in self.due(sorted(waits)))
         ends = self.iteration.ends.get(steps[-1])
+        # On the device the computing queue frees memory, in the lines above; elsewhere the job does.
         on_device = queue in (Queue.H2D, Queue.COMM)
         gone = "" if ends is None or on_device else "".join(f"{_popped(delete)}, " for delete in ends.deletes)
         tickets = " = ".join(f"now[{step}]" for step in steps)

@@ -112,7 +112,7 @@ class DryRun(Walk):
         self._offsets: dict[int, int] = {}
         self._number = -1
         self._users: dict[Copy, dict[int, int]] = {}
-        self._gate: int | None = None
+        self._gate: int | None = None  # the step that the next allocation on the host waits for
         self._leaving: list[deque[tuple[int, int]]] = [deque() for _ in range(MOST_MEMORIES)]
         self._ends: dict[int, Ends] = {}
         self._late: set[int] = set()
@@ -135,6 +135,7 @@ class DryRun(Walk):
             key for deletes in self._leaving for number, key in deletes if number == self._number
         ) | {key for ends in self._ends.values() for ago, key in ends.deletes if ago == 0}
         self._next_iteration()
+        # Two iterations that begin with all of this equal have the same code, so few codes serve all.
         state = repr((left, self._users, self._gate, self._relative_leaving(), self._former))
         return IterationCode(
             waits, self._ends, pending, frozenset(self._late), self._results, self.joined.keys(), state
@@ -148,7 +149,7 @@ class DryRun(Walk):
             ledger = self.ledgers[memory]
             left: deque[tuple[int, int]] = deque()
             for delete, (_size, transfers) in zip(self._leaving[memory], ledger.pending, strict=True):
-                if max(transfers) >= last:
+                if max(transfers) >= last:  # of this iteration or the last: older ones have ended
                     left.append(delete)
                 else:
                     self._end(delete)
@@ -172,6 +173,7 @@ class DryRun(Walk):
         if pinned and (offset := self._offsets.pop(x, None)) is not None and users:
             self._former.append(_Former(offset, offset + self.sizes[x], tuple(users.values())))
         if ledger == Memory.DEVICE and len(pending) == before:
+            # Nothing is pending: some queue has waited, but maybe not the computing one.
             place = len(self.schedule) if at_end else self.step
             self._more.setdefault(place, set()).update(users.values())
         if memory == Memory.HOST and Queue.CPU in users:
@@ -186,8 +188,9 @@ class DryRun(Walk):
             self._offsets[x] = offset
             end, still = offset + size, list[_Former]()
             for former in self._former:
-                if former.start < end and offset < former.end:
+                if former.start < end and offset < former.end:  # half-open ranges that overlap
                     self._more.setdefault(self.step, set()).update(former.users)
+                # Whoever comes after this copy waits for it, and so for those whose range it covers.
                 if not (offset <= former.start and former.end <= end):
                     still.append(former)
             self._former = still
@@ -270,7 +273,7 @@ class DryRun(Walk):
             self._wait_for_users((Memory.PEERS if x in on_peers else memory, x), queue)
         have, below = self.copies.have[memory], graph.made_on_host(operation, mode_index)
         made = [x for x, _bit in graph.contributions(operation, mode_index)]
-        comes = [x for x in made if x not in below and not have[x]]
+        comes = [x for x in made if x not in below and not have[x]]  # read before the walk makes them
         super()._compute(operation, mode_index)
         if queue == Queue.COMPUTE:
             for x in (*comes, WORKSPACE):

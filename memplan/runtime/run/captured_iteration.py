@@ -141,7 +141,7 @@ class CapturedIteration:
 
     def __call__(self, residents: Sequence[Tensor], settings: Sequence[float]) -> Sequence[Tensor]:
         key = self._key(residents, settings)
-        if key not in self._seen:
+        if key not in self._seen:  # what occurs once is not worth a capture
             return self._uncaptured(key, residents, settings)
         self._without = 0
         self._fill(residents[self._inputs], settings)
@@ -159,6 +159,7 @@ class CapturedIteration:
         self._static, self._pool = None, None
 
     def _uncaptured(self, key: Any, residents: Sequence[Tensor], settings: Sequence[float]) -> Any:
+        # This iteration allocates outside of the captures' pool, and both at once exceed the plan.
         if self._captures or len(self._seen) >= MOST_CAPTURES:
             self.release()
         self._without += 1
@@ -199,13 +200,13 @@ class CapturedIteration:
         numbers = [self._tensors.get(index, number) for index, number in enumerate(settings)]
         if self._pool is None:
             self._device.synchronize()
-            self._device.release_unused()
+            self._device.release_unused()  # a pool has segments of its own: cached ones would be in addition
             self._pool = self._device.pool()
         try:
             return self._device.captured(
                 lambda: self._run_captured(given, numbers), self._generators, self._pool
             )
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError:  # a RuntimeError too, which the caller knows how to explain
             raise
         except RuntimeError as error:
             text = " ".join(str(error).split())[:200]

@@ -121,6 +121,7 @@ class Cycle:
         """
         graph, budget, machine, folder, device, left, layout = terms
         machine = machine or graph.machine
+        # A schedule that does not hold is refused before any memory is taken for it.
         figures = simulate(graph, schedule, budget=budget, machine=machine).figures
         _check_memories(schedule, machine or Machine())
         self.program, self.graph, self.schedule = program, graph, schedule
@@ -168,7 +169,8 @@ class Cycle:
         self._placed: set[int] = set()
         self._salvaged: dict[int, Tensor | HostBuffer | File] = {}
         self._begin()
-        self._code()
+        self._code()  # now, not in the first iteration: whatever can't be run is refused before training
+        # The threads hold their queues, not this cycle: without an end they would outlive it.
         weakref.finalize(self, self.queues.close)
 
     def _arena(self) -> Arena | None:
@@ -279,10 +281,10 @@ class Cycle:
         residents: the program's; the moved ones are empty.
         """
         code, given, following = self._prepared(residents)
-        del residents
+        del residents  # a storage is freed by the code's own `del` only if nobody else holds it
         tickets, deletes = (self._now, self._last), (self._leaving, self._left)
         results = code(given, settings, self.held, *tickets, *deletes)
-        if self.journal.complete:
+        if self.journal.complete:  # all can be undone, so copies of this iteration must not fail in the next
             for ticket in self._now.values():
                 ticket.wait()
         self._state = following
@@ -321,6 +323,7 @@ class Cycle:
         for storage, copy in list(self._salvaged.items()):
             self._put(storage, self._fetched(copy))
             del self._salvaged[storage]
+        # Jobs of the iteration before last: no more than two iterations are ever under way.
         for ticket in self._last.values():
             ticket.wait()
         code, needed = self._code()
@@ -355,6 +358,8 @@ class Cycle:
         self.end_jobs()
         kept = self.journal.kept
         bad, sources = self._failures()
+        # In order of trust: what the journal kept is from before the iteration, a copy under way may be of
+        # either side of an update, and sources of failed jobs are the last resort.
         found: dict[int, Any] = {x: copy for x, copy in kept.items() if x in self._placed}
         for place, copy in ((place, self.held.get(variable(*place))) for place in self._all_places()):
             if copy is not None and id(copy) not in bad:

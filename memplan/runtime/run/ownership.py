@@ -50,7 +50,7 @@ class Ownership:
 
         Raises MemplanError; whatever it is, no tensor is lost.
         """
-        with deferred_signals():
+        with deferred_signals():  # a tensor that is in neither place for a moment must not stay so
             for storage, residents in self._residents.items():
                 tensors = {resident: self._owners[resident][1]() for resident in residents}
                 if any(self._taken.get(resident) is not tensor for resident, tensor in tensors.items()):
@@ -77,11 +77,11 @@ class Ownership:
                 self._cycle.drop(form.storage)
 
     def _take(self, storage: int, tensors: Mapping[int, Tensor]) -> None:
-        if len(tensors) == 1:
+        if len(tensors) == 1:  # copies of one tensor can change hands; those of several must stay one memory
             (only,) = tensors.items()
             if self._made(storage, only) or self._adopted(storage, only):
                 return
-        bring_back(tensors.values())
+        bring_back(tensors.values())  # from whichever step has them
         if len(tensors) == 1:
             self._alone(storage, *tensors.values())
         for resident, tensor in tensors.items():

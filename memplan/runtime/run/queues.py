@@ -92,7 +92,7 @@ class Job:
                 self.work(*self.arguments)
         except BaseException as raised:
             forget_frames(raised)
-            error = raised.with_traceback(None)
+            error = raised.with_traceback(None)  # a ticket is kept, and would keep the frames
         if error is not None:
             self.ticket.left = self.arguments
         self.after = self.gone = self.arguments = ()
@@ -135,7 +135,7 @@ class JobQueue:
         """Wait until all jobs have ended, whether or not they failed."""
         if not self._drained:
             self.add(_nothing, (), (), ()).wait()
-            self._drained = True
+            self._drained = True  # set by the thread that gives the jobs: no other adds any meanwhile
 
     def close(self) -> None:
         """Let the thread end with the jobs that it has."""

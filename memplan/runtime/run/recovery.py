@@ -104,6 +104,8 @@ class Recovery:
                 self._cycle.end_jobs()  # they may still copy from and to what the frames hold
             forget_frames(error, but=handled)  # else they hold the iteration's memory
             lost = self._left_changed()
+            # Lost sums alone can begin anew, unless other processes go on with theirs. Where all end anyway
+            # (`ends`), the weights are whole and stay readable.
             ends = self._others is not None and self._others.under_way
             if lost <= (self._sums if ends or self._others is None else set[int]()):
                 self._put_back(residents)

@@ -47,7 +47,7 @@ class DeviceTicket(Ticket):
             return error
         try:
             self.event.synchronize()
-        except Exception as raised:
+        except Exception as raised:  # what a kernel did wrong comes out at the next synchronisation
             return raised
         return None
 
@@ -61,7 +61,7 @@ class DeviceJob(Job):
         ticket = DeviceTicket(device.event())
         super().__init__(ticket, self._on_stream(work, ticket.event), arguments)
         self.device, self.stream = device, stream
-        self.computed = device.current_stream().record_event()
+        self.computed = device.current_stream().record_event()  # after all computations given so far
 
     def wait(self) -> BaseException | None:
         """Wait for what the copy needs: the stream waits for copies on the device, the thread for other
@@ -92,7 +92,10 @@ class StreamQueue(JobQueue):
         if not self.goes_at_once(arguments, after, gone):
             self._last = super().add(work, arguments, after, gone)
             return self._last
-        self._drained, self._last = False, None
+        self._drained, self._last = (
+            False,
+            None,
+        )  # the thread has nothing left: later copies may go at once too
         job = self.job(work, arguments)
         job.after = after
         job.run()

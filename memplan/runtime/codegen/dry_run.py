@@ -190,7 +190,7 @@ class DryRun(Walk):
             for former in self._former:
                 if former.start < end and offset < former.end:  # half-open ranges that overlap
                     self._more.setdefault(self.step, set()).update(former.users)
-                # Whoever comes after this copy waits for it, and so for those whose range it covers.
+                # What comes after this copy waits for it, and so for those whose range it covers.
                 if not (offset <= former.start and former.end <= end):
                     still.append(former)
             self._former = still

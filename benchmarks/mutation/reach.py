@@ -88,7 +88,7 @@ class Reach:
         self._files = dict[str, dict[int, set[str]]]()
 
     def tests(self, file: str, line: int) -> list[str]:
-        """Return the tests that reach a line, fastest first.
+        """Return the tests that reach a line and pass without a mutant, fastest first.
 
         If none is known to, as for lines that run at the import or that Numba has compiled, those that reach
         any line of the file, or of its folder.
@@ -97,7 +97,7 @@ class Reach:
         if not found:
             folder = sorted((ROOT / file).parent.glob("*.py"))
             found = {test for path in folder for test in self._any(str(path.relative_to(ROOT)))}
-        return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+        return sorted(found & self.seconds.keys(), key=lambda test: (self.seconds[test], test))
 
     def _any(self, file: str) -> set[str]:
         return {test for tests in self._lines(file).values() for test in tests}

@@ -23,7 +23,7 @@ class Recorder:
     """Records under a context of its own what each test runs. file: the records' path, without a suffix."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._seconds = file, dict[str, float]()
+        self._file, self._seconds, self._failed = file, dict[str, float](), set[str]()
         source = [str(ROOT / "memplan")]
         self._coverage = Coverage(f"{file}.sqlite", source=source, config_file=False, messages=False)
         self._coverage.erase()
@@ -39,13 +39,19 @@ class Recorder:
         self._coverage.switch_context("")
         return result
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Forget a test that fails as it is: it would kill every mutant."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Write the records. The seconds come last: a file of them says that the lines are whole."""
         self._coverage.stop()
         self._coverage.save()
         unfinished = Path(f"{self._file}.part")
-        unfinished.write_text(json.dumps(self._seconds))
+        kept = {test: seconds for test, seconds in self._seconds.items() if test not in self._failed}
+        unfinished.write_text(json.dumps(kept))
         unfinished.rename(f"{self._file}.json")
 
 

@@ -67,3 +67,10 @@ def test_the_fastest_tests_run_and_one_in_any_case() -> None:
 def test_mutants_wait_for_the_records_of_all_tests(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"run `mutants\.py record` first"):
         Reach(tmp_path)
+
+
+def test_a_test_that_fails_without_a_mutant_kills_none() -> None:
+    """It has no seconds: the recorder forgets it."""
+    reach = object.__new__(Reach)
+    reach.seconds, reach._files = {"slow": 2.0, "fast": 1.0}, {"a.py": {3: {"slow", "fast", "fails"}}}
+    assert reach.tests("a.py", 3) == ["fast", "slow"]

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from ...torch_support.raw import MISSING, class_entry, is_a, is_made, is_mapping, part_of
 from ...torch_support.reach import is_of_user, is_of_user_class
 from ...torch_support.torch_autograd import in_backward
-from ...torch_support.unsupported import at_line
 from .contents import content, is_plain
 from .forbidden import refuse_call, refuse_unseeded
 from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, of_call_content, reporting
@@ -76,7 +75,7 @@ class Calls(Reports):
     def _reporting(self, function: Any) -> Any:
         refuse_call(function, self._outside)
         if function is eval or function is exec:
-            self.unwatched.append(f"{users_place(at_line)}what {function.__name__} runs")
+            self.unwatched.append(f"{users_place()}what {function.__name__} runs")
             return function
         hashable = is_hashable(function)  # a function of ctypes is not
         special = _SPECIAL.get(function) if hashable else None
@@ -135,7 +134,7 @@ class Calls(Reports):
         result = function(*arguments, **keywords)
         there = receiver is None or self._outside(receiver) is not None
         if there and (found := unseen(function, receiver, arguments, result)) is not None:
-            self.unwatched.append(f"{users_place(at_line)}{found}")
+            self.unwatched.append(f"{users_place()}{found}")
         return self._result(result, node, f"{name}()")
 
     def _helped(self, function: Any) -> Any:

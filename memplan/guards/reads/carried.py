@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...torch_support.raw import Missing, is_a, module_of
+from ...torch_support.raw import Missing, is_a, module_of, own_attributes
 from ...torch_support.reach import Path, is_of_python, is_of_user_class
 from ...torch_support.unsupported import TraceError
 from .contents import Content, content, is_plain
-from .reads import Fetch, Node, Read, dict_of, short, spell
+from .reads import Fetch, Node, Read, short, spell
 
 
 class StateError(TraceError):
@@ -66,7 +66,7 @@ class Counter(NamedTuple):
 
     def entries(self) -> dict[Any, Any] | None:
         """Return the dict that has the number; None if it is elsewhere."""
-        found = self.thing if is_a(self.thing, dict) else dict_of(self.thing)
+        found = self.thing if is_a(self.thing, dict) else own_attributes(self.thing)
         return found if found is not None and type(found.get(self.key)) is int else None
 
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ...torch_support.raw import MISSING, bases_of, class_entries, is_a, name_of
+from ...torch_support.raw import MISSING, bases_of, class_entries, is_a, name_of, own_attributes
 from ...torch_support.reach import LONGEST, container_of, is_of_user, is_of_user_class
 from ...torch_support.torch_modules import FORWARD_HOOKS, is_made, looks_on
 from .codes import rewritten, with_reader
@@ -33,7 +33,6 @@ from .nodes import Nodes, quietly
 from .predicates import CACHED, MAKING, entries, is_ours, of_its_bases
 from .reader import Reader, Recorder
 from .reads import (
-    dict_of,
     of_attribute,
     of_bases,
     of_class,
@@ -185,7 +184,7 @@ class Following(Nodes):
                     for method in [*class_entries(base).values()] if is_of_user_class(base) else ():
                         if is_a(method, FunctionType):
                             self._unread |= set(_names(self._codes.get(method, method.__code__), "LOAD_ATTR"))
-                own = dict_of(thing) or {}
+                own = own_attributes(thing) or {}
                 for name in self._unread - written:
                     if name in own:
                         self._record(node, of_instance, name)

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ...torch_support.raw import MISSING, class_entry, is_a, module_of, name_of, part_of
-from ...torch_support.unsupported import TraceError, at_line
+from ...torch_support.unsupported import TraceError
+from .predicates import is_hashable
 from .reader import users_place
 from .reads import Node, spell
 
@@ -59,26 +60,26 @@ def refuse_call(function: Any, outside: Callable[[Any], Node | None]) -> None:
     if is_a(owner, _GENERATORS) and name not in _HARMLESS:
         if is_a(owner, random.SystemRandom) or outside(owner) is not None or _is_global(owner):
             whose = "NumPy's" if module_of(type(owner)).startswith("numpy") else "Python's"
-            raise TraceError(drawing(f"{whose} random numbers", users_place(at_line)))
-    elif (_is_hashable(function) and function in _BY_CHANCE) or _is_of_secrets(function):
-        raise TraceError(drawing("the system's random numbers", users_place(at_line)))
-    elif (_is_hashable(function) and function in _LOOK_AT_FILES) or (
+            raise TraceError(drawing(f"{whose} random numbers", users_place()))
+    elif (is_hashable(function) and function in _BY_CHANCE) or _is_of_secrets(function):
+        raise TraceError(drawing("the system's random numbers", users_place()))
+    elif (is_hashable(function) and function in _LOOK_AT_FILES) or (
         is_a(owner, PurePath) and name in _OF_PATHS
     ):
-        raise TraceError(reading(f"looks at files ({name})", users_place(at_line)))
-    elif (_is_hashable(function) and function in _CLOCKS) or _is_now(owner, name):
+        raise TraceError(reading(f"looks at files ({name})", users_place()))
+    elif (is_hashable(function) and function in _CLOCKS) or _is_now(owner, name):
         raise TraceError(
-            f"{users_place(at_line)}reads the clock ({name}): a plan would keep the time of now. Measure "
+            f"{users_place()}reads the clock ({name}): a plan would keep the time of now. Measure "
             "around the step, or give the time as an input, a tensor"
         )
 
 
 def refuse_unseeded(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """Raise TraceError for a new random generator that is not seeded by the code."""
-    makes = _is_hashable(function) and function in _MAKE_GENERATORS
+    makes = is_hashable(function) and function in _MAKE_GENERATORS
     if makes and all(each is None for each in (*arguments, *keywords.values())):
         whose = "Python's" if function is random.Random else "NumPy's"
-        raise TraceError(drawing(f"{whose} random numbers", users_place(at_line)))
+        raise TraceError(drawing(f"{whose} random numbers", users_place()))
 
 
 def drawing(whose: str, place: str) -> str:
@@ -98,7 +99,7 @@ def refuse_iterator(node: Node | None, thing: Any) -> None:
     goes_on = class_entry(type(thing), "__next__") is not MISSING and not is_a(thing, type)
     if node is not None and goes_on:
         raise TraceError(
-            f"{users_place(at_line)}takes from {spell(node.path)}, a {name_of(type(thing))} "
+            f"{users_place()}takes from {spell(node.path)}, a {name_of(type(thing))} "
             "that goes on in the next iteration: a plan would keep what it gives now. Take from it outside "
             "of the model, and give that as an input"
         )
@@ -114,14 +115,6 @@ def _is_now(owner: Any, name: str) -> bool:
 
 def _is_global(owner: Any) -> bool:
     return any(owner is part_of(each, "__self__") for each in (random.random, np.random.rand))
-
-
-def _is_hashable(thing: Any) -> bool:
-    try:
-        hash(thing)
-    except Exception:  # a `__hash__` of the user's may raise anything
-        return False
-    return True
 
 
 def reading(what: str, place: str) -> str:

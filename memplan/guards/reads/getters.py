@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
-from ...torch_support.raw import MISSING, is_a, part_of
+from ...torch_support.raw import is_a, part_of
 from .contents import content, is_plain
+from .reads import or_missing
 
 _TELLS = re.compile(
     r"^_?(get|is|are|current|active)_|^get(?!trace|profile|frame)[a-z]|^is[a-z]|_enabled$|^initial_seed$"
@@ -66,12 +67,10 @@ def is_of_torch(function: Any) -> bool:
     return str(function.__module__).partition(".")[0] == "torch"
 
 
+@or_missing
 def of_call(thing: Any, call: Call) -> Any:
-    try:
-        function = getattr(thing, call.method) if call.method else thing
-        return function(*call.arguments, **dict(call.keywords))
-    except Exception:
-        return MISSING
+    function = getattr(thing, call.method) if call.method else thing
+    return function(*call.arguments, **dict(call.keywords))
 
 
 def of_call_content(thing: Any, call: Call) -> Any:

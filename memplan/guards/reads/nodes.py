@@ -21,11 +21,19 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from torch import Tensor, nn
 
-from ...torch_support.raw import MISSING, bases_of, class_entries, class_entry, is_a, name_of, part_of
+from ...torch_support.raw import (
+    MISSING,
+    bases_of,
+    class_entries,
+    class_entry,
+    is_a,
+    name_of,
+    own_attributes,
+    part_of,
+)
 from ...torch_support.reach import LONGEST, Path, container_of, is_of_user, is_of_user_class
 from ...torch_support.torch_autograd import in_backward
 from ...torch_support.torch_fakes import FakeTensor
-from ...torch_support.unsupported import at_line
 from .carried import Carried, Counter, StateError, refusal
 from .contents import LARGEST, Content, content, is_plain
 from .placeholders import Holder, OfBatch, Placeholders
@@ -35,7 +43,6 @@ from .reads import (
     Fetch,
     Node,
     Read,
-    dict_of,
     of_attribute,
     of_attribute_content,
     of_bases,
@@ -205,7 +212,7 @@ class Nodes(ABC):
     def _note_growth(self, node: Node) -> None:
         """Note that an object's content is read after something was added to it."""
         if (before := self._grown[node])[0] is not None and not before[1] and node.thing:
-            self._grown[node] = before[0], users_place(at_line)
+            self._grown[node] = before[0], users_place()
 
     def _record(self, node: Node, fetch: Fetch, key: Any, value: Any = NOT_GIVEN) -> None:
         value = fetch(node.thing, key) if value is NOT_GIVEN else value
@@ -216,7 +223,7 @@ class Nodes(ABC):
             return
         if key in node.written and key is not None:
             if key in node.counted and is_plain(value):
-                line = refusal((*node.path, key), value, None, users_place(at_line))
+                line = refusal((*node.path, key), value, None, users_place())
                 if not self._runs_again or in_backward():
                     raise StateError(line)
                 self.counters.append(Counter(node.thing, key, line))
@@ -231,7 +238,7 @@ class Nodes(ABC):
             self.stand_ins.batch.holders[path] = Holder(fetch, node.thing, key, name)
             return
         made = None if is_a(value, Content) else self._node_of(value, path)
-        node.reads[fetch, key] = Read(fetch, key, value, made, users_place(at_line), in_backward())
+        node.reads[fetch, key] = Read(fetch, key, value, made, users_place(), in_backward())
         if is_a(value, np.ndarray | bytearray | memoryview) or is_number(value):
             self.read_whole(value)
 
@@ -258,7 +265,7 @@ class Nodes(ABC):
             return of_attribute, name
         base = next((each for each in bases_of(kind) if name in class_entries(each)), None)
         entry = MISSING if base is None else class_entries(base)[name]
-        own = dict_of(thing)
+        own = own_attributes(thing)
         if own is not None and name in own and class_entry(type(entry), "__set__") is MISSING:
             return of_instance, name
         if base is None:
@@ -275,13 +282,13 @@ class Nodes(ABC):
     def _note_left(self, node: Node, key: Any) -> None:
         """Note what a hook changes in backward, where a plan runs no code of the user's."""
         name = spell((*node.path, key))
-        self.left.append(f"{users_place(at_line)}changes {name} in backward, where a plan runs no hook")
+        self.left.append(f"{users_place()}changes {name} in backward, where a plan runs no hook")
 
     def _note_large(self, node: Node, thing: Any) -> None:
         size = 0 if is_of_user_class(type(thing)) else part_of(thing, "nbytes")
         base = container_of(thing)
         if (is_a(size, int) and size > LARGEST) or (base is not None and base.__len__(thing) > LONGEST):
-            self.unwatched.append(f"{users_place(at_line)}{spell(node.path)}, which is large")
+            self.unwatched.append(f"{users_place()}{spell(node.path)}, which is large")
 
     def _code_of(self, node: Node, function: FunctionType) -> None:
         """Record a function's code and its defaults."""

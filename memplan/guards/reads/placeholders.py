@@ -18,7 +18,7 @@ from ...torch_support.raw import MISSING, is_a
 from ...torch_support.reach import Path
 from ...torch_support.torch_fakes import FakeTensor
 from ...torch_support.torch_tensors import HOLD, VERSION, attributes_of
-from ...torch_support.unsupported import TraceError, at_line
+from ...torch_support.unsupported import TraceError
 from .contents import content
 from .reader import users_place
 from .reads import Difference, Fetch, same
@@ -66,7 +66,7 @@ class OfBatch:
         value = vars(self.tensors[name]).get(attribute, MISSING)
         if is_a(value, Tensor):
             raise TraceError(
-                f"{users_place(at_line)}reads {attribute}, a tensor that is an attribute of the input "
+                f"{users_place()}reads {attribute}, a tensor that is an attribute of the input "
                 f"{name}, which a plan would keep as it is now: give it to the module as an input of its own"
             )
         self._attributes[name, attribute] = content(value)
@@ -170,12 +170,12 @@ class Placeholders:
             return None
         if attribute in _COUNTED:
             raise TraceError(
-                f"{users_place(at_line)}reads {attribute} of {found[-1]}, which PyTorch counts up with every "
+                f"{users_place()}reads {attribute} of {found[-1]}, which PyTorch counts up with every "
                 "change: a plan would keep it as it is now. Count in a buffer"
             )
         if attribute == "__dict__":
             raise TraceError(
-                f"{users_place(at_line)}reads all attributes of the tensor {found[-1]}: read each by its name"
+                f"{users_place()}reads all attributes of the tensor {found[-1]}: read each by its name"
             )
         of_buffer = attribute == "requires_grad" and id(fake) in self._own
         if of_buffer and not is_a(self._own[id(fake)][1], nn.Parameter):
@@ -286,7 +286,7 @@ class Identity(int):
         """
         if (name := self._compares.stand_ins.name_of(self._thing)) is not None:
             raise TraceError(
-                f"{users_place(at_line)}uses id() of the input {name} as a number or a key, which a plan "
+                f"{users_place()}uses id() of the input {name} as a number or a key, which a plan "
                 "would keep as it is now: compare tensors by `is`, or give the answer as an input"
             )
         return int(self)

@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, Protocol
 
 from ...torch_support.raw import MISSING, is_made
+from ...torch_support.unsupported import at_line
 
 
 class Recorder(Protocol):
@@ -164,12 +165,12 @@ class Reader:
         return key
 
 
-def users_place(line: Any) -> str:
-    """Return the user's line that called the reader, as `line` writes it.
+def users_place() -> str:
+    """Return the user's line that called the reader, as `at_line` writes it.
 
-    line: `at_line`.
+    It need not be in a file: a notebook's cell has a source too.
     """
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__package__") == __package__:
         frame = frame.f_back
-    return "" if frame is None else line(frame.f_code.co_filename, frame.f_lineno)
+    return "" if frame is None else at_line(frame.f_code.co_filename, frame.f_lineno)

@@ -11,6 +11,7 @@ good if it is of the same type and gives the same at each of the node's reads.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from reprlib import Repr
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from ...torch_support.raw import MISSING, Missing, class_entry, is_a, name_of
+from ...torch_support.raw import MISSING, Missing, class_entry, is_a, name_of, own_attributes
 from ...torch_support.reach import Path, is_of_user_class, simple_text, spelled
 from ...torch_support.torch_modules import module_structure
 from .contents import SCALARS, Content, content, is_plain, plain_value
@@ -202,23 +203,15 @@ def same(now: Any, value: Any) -> bool:
 # ── how reads are made ──────────────────────────────────────────────────────────────────────────────
 
 
-def dict_of(thing: Any) -> Any:
-    """Return the attributes of an object itself, not by a method of its class; None if it has none."""
-    try:
-        return object.__getattribute__(thing, "__dict__")
-    except Exception:  # none, or a property of that name
-        return None
-
-
 def of_instance(thing: Any, name: str) -> Any:
-    return (dict_of(thing) or {}).get(name, MISSING)
+    return (own_attributes(thing) or {}).get(name, MISSING)
 
 
 def of_class(thing: Any, name: str) -> Any:
     """Return the entry of a class for an attribute that instances don't have; the instance's if it has one
     now.
     """
-    own = dict_of(thing)
+    own = own_attributes(thing)
     return own[name] if own is not None and name in own else of_bases(type(thing), name)
 
 
@@ -227,12 +220,25 @@ def of_bases(kind: type, name: str) -> Any:
     return class_entry(kind, name)
 
 
-def of_attribute(thing: Any, name: str) -> Any:
-    """Read an attribute as Python does, by a property of a library if need be; MISSING if that raises."""
-    try:
-        return getattr(thing, name)
-    except Exception:
-        return MISSING
+def or_missing(read: Fetch) -> Fetch:
+    """Return a fetch that gives MISSING if the read raises, as another object's property may."""
+
+    def fetch(thing: Any, key: Any) -> Any:
+        try:
+            return read(thing, key)
+        except Exception:
+            return MISSING
+
+    return fetch
+
+
+of_attribute = or_missing(getattr)
+"""As Python reads an attribute, by a property of a library if need be."""
+of_item = or_missing(operator.getitem)
+of_length = or_missing(lambda thing, _key: len(thing))
+of_membership = or_missing(operator.contains)
+of_instance_of = or_missing(isinstance)
+of_subclass_of = or_missing(issubclass)
 
 
 def of_entry(thing: dict[Any, Any], key: Any) -> Any:
@@ -254,34 +260,11 @@ def of_made(thing: dict[Any, Any], made: Made) -> Any:
     return dict.get(thing, made.key, made.value)
 
 
-def of_item(thing: Any, key: Any) -> Any:
-    try:
-        return thing[key]
-    except Exception:
-        return MISSING
-
-
+@or_missing
 def of_closure(function: FunctionType, place: str) -> Any:
     """Return the variable of a closure by its name."""
-    try:
-        cells = function.__closure__ or ()
-        return cells[function.__code__.co_freevars.index(place)].cell_contents
-    except (ValueError, IndexError):
-        return MISSING
-
-
-def of_length(thing: Any, _key: Any) -> Any:
-    try:
-        return len(thing)
-    except Exception:
-        return MISSING
-
-
-def of_membership(thing: Any, key: Any) -> Any:
-    try:
-        return key in thing
-    except Exception:
-        return MISSING
+    cells = function.__closure__ or ()
+    return cells[function.__code__.co_freevars.index(place)].cell_contents
 
 
 def of_attribute_content(thing: Any, name: str) -> Any:
@@ -290,20 +273,6 @@ def of_attribute_content(thing: Any, name: str) -> Any:
 
 def of_item_content(thing: Any, key: Any) -> Any:
     return content(of_item(thing, key))
-
-
-def of_instance_of(thing: Any, kind: Any) -> Any:
-    try:
-        return isinstance(thing, kind)
-    except Exception:
-        return MISSING
-
-
-def of_subclass_of(thing: Any, kind: Any) -> Any:
-    try:
-        return issubclass(thing, kind)
-    except Exception:
-        return MISSING
 
 
 def of_content(thing: Any, _key: Any) -> Any:

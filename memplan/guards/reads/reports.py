@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...torch_support.raw import MISSING, class_entry, is_a, name_of
+from ...torch_support.raw import MISSING, class_entry, is_a, name_of, own_attributes
 from ...torch_support.reach import container_of, entries_of, is_of_library, is_of_user_class
 from ...torch_support.torch_fakes import FakeTensor
 from ...torch_support.torch_modules import MODULE_REGISTERS
@@ -37,7 +37,6 @@ from .predicates import (
 )
 from .reads import (
     Made,
-    dict_of,
     of_attribute,
     of_bases,
     of_closure,
@@ -110,7 +109,7 @@ class Reports(Following):
             return
         if node is None:
             kind = type(thing)
-            if is_of_user_class(kind) and name not in (dict_of(thing) or ()):
+            if is_of_user_class(kind) and name not in (own_attributes(thing) or ()):
                 self._record(self._node(kind, (name_of(kind),)), of_its_bases, name)
             return
         if is_a(thing, ModuleType):

@@ -650,7 +650,7 @@ CLOCKS: dict[str, Callable[[Any], Any]] = {
 def test_random_numbers_that_are_not_pytorchs_are_refused(name: str) -> None:
     module = model()
     module.read = DRAWS[name]
-    with pytest.raises(memplan.MemplanError, match=r"test_what_code_reads\.py:\d+: draws .*torch\.rand"):
+    with pytest.raises(memplan.MemplanError, match=r"test_reads\.py:\d+: draws .*torch\.rand"):
         traced(module)
 
 
@@ -667,7 +667,7 @@ def test_random_numbers_in_a_library_are_refused() -> None:
 def test_clocks_and_files_are_refused(name: str) -> None:
     module = model()
     module.read = CLOCKS[name]
-    with pytest.raises(memplan.MemplanError, match=r"test_what_code_reads\.py:\d+: (reads|looks at)"):
+    with pytest.raises(memplan.MemplanError, match=r"test_reads\.py:\d+: (reads|looks at)"):
         traced(module)
 
 
@@ -689,7 +689,7 @@ OUTSIDE: dict[str, Callable[[Any], float]] = {
 def test_what_no_one_can_watch_is_said_once(name: str) -> None:
     module = model()
     module.read = OUTSIDE[name]
-    with pytest.warns(UserWarning, match=r"test_what_code_reads\.py:\d+: .*, can't be watched") as said:
+    with pytest.warns(UserWarning, match=r"test_reads\.py:\d+: .*, can't be watched") as said:
         traced(module)
     assert len({str(each.message) for each in said}) == len(said)
 
@@ -697,7 +697,7 @@ def test_what_no_one_can_watch_is_said_once(name: str) -> None:
 def test_a_descriptor_of_a_file_that_is_read() -> None:
     module = model()
     module.read = lambda self: 1.0 + 0 * os.open(FILE, os.O_RDONLY)
-    with pytest.raises(memplan.MemplanError, match=r"reads the file test_what_code_reads\.py"):
+    with pytest.raises(memplan.MemplanError, match=r"reads the file test_reads\.py"):
         traced(module)
 
 

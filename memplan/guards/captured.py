@@ -26,7 +26,7 @@ from ..torch_support.reach import Parts, Path, follow, parts_of, parts_with_code
 from ..torch_support.torch_fakes import DispatchMode, FakeTensor, device_of_fake
 from ..torch_support.torch_operators import asks_for_device, schema_of
 from ..torch_support.torch_tensors import WeakIdKeyDictionary, version_of, wraps_others
-from ..torch_support.torch_trees import tree_leaves
+from ..torch_support.torch_trees import tensors_among
 from ..torch_support.unsupported import TraceError, at_line, is_users, is_value_dependent, library_of
 from .reads.contents import is_plain
 
@@ -63,7 +63,7 @@ class Captured(DispatchMode):
         kwargs = kwargs or {}
         if func in _MAKES_IT_HERE:
             return func(*args, **kwargs)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_among((args, kwargs))
         for leaf in tensors:
             if isinstance(leaf, FakeTensor) or wraps_others(leaf):
                 continue
@@ -85,7 +85,7 @@ class Captured(DispatchMode):
                     raise TraceError(_refusal(first, users_line(), self._iteration)) from None
             raise
         next(self._calls)  # only now: a call that fails is not counted as progress
-        for leaf in (leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)):
+        for leaf in tensors_among(made):
             if (
                 leaf.layout != torch.strided and torch.is_grad_enabled()
             ):  # no gradient, which has its own line

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..torch_support.torch_tensors import memory_of
-from ..torch_support.torch_trees import tree_leaves, tree_map
+from ..torch_support.torch_trees import tensors_among, tree_leaves, tree_map
 
 BUFFERS, INPUTS = "the buffer ", "the input "
 """Prefixes of their names."""
@@ -40,10 +40,24 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """Placeholder for a tensor of which only the shape counts."""
+    """Placeholder for a tensor of which only the form counts: `ones_like` of it has its strides, too."""
 
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: torch.dtype
+
+
+def replay(target: Callable[..., Any], arguments: Any, keywords: Any, value: Callable[[int], Tensor]) -> Any:
+    """Make a call of a tape once more, on the CPU. value: of a slot, by its number."""
+
+    def real(leaf: Any) -> Any:
+        if isinstance(leaf, Slot):
+            return value(leaf.number)
+        if isinstance(leaf, Blank):
+            return torch.empty_strided(leaf.shape, leaf.strides, dtype=leaf.dtype, device="cpu")
+        return leaf
+
+    return target(*tree_map(real, arguments), **tree_map(real, keywords))
 
 
 class _Call(NamedTuple):
@@ -99,13 +113,23 @@ class Tape:
             self._real.add(memory_of(tensor))
         return slot
 
-    def call(
-        self, target: Any, arguments: Any, keywords: Any, results: Sequence[Tensor], *, changes: bool
-    ) -> list[Slot]:
-        """Note a call and return the slots of its results.
+    def constant(self, tensor: Tensor) -> Slot:
+        """Return the slot of a tensor that starts every iteration with the values that it has now."""
+        before = tensor.clone()  # the code may change the tensor in place; a replay begins with this one
+        return self._note(torch.clone, (before,), {}, [tensor], changes=False)[0]
+
+    def run(self, target: Any, arguments: Any, keywords: Any, *, changes: bool) -> tuple[Any, list[Slot]]:
+        """Make a call on the values of its slots, note it, and return its result and the slots of its
+        tensors.
 
         changes: it changes some of its arguments too.
         """
+        made = replay(target, arguments, keywords, self.tensors.__getitem__)
+        return made, self._note(target, arguments, keywords, tensors_among(made), changes=changes)
+
+    def _note(
+        self, target: Any, arguments: Any, keywords: Any, results: Sequence[Tensor], *, changes: bool
+    ) -> list[Slot]:
         slots = [self._slot(result) for result in results]
         made = _Call(target, arguments, keywords, tuple(slot.number for slot in slots), changes)
         self._items.append(made)
@@ -225,16 +249,8 @@ class ValuesUsed:
         if isinstance(item, _Told):
             return _equal(found[item.slot], item.value)
 
-        def real(leaf: Any) -> Any:
-            if isinstance(leaf, Slot):
-                return found[leaf.number]
-            return (
-                torch.empty(leaf.shape, dtype=leaf.dtype, device="cpu") if isinstance(leaf, Blank) else leaf
-            )
-
-        made = item.target(*tree_map(real, item.arguments), **tree_map(real, item.keywords))
-        results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
-        found.update(zip(item.outputs, results, strict=True))
+        made = replay(item.target, item.arguments, item.keywords, found.__getitem__)
+        found.update(zip(item.outputs, tensors_among(made), strict=True))
         return True
 
 

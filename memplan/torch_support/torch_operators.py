@@ -17,7 +17,7 @@ from torch._ops import OperatorBase, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from .torch_trees import tree_leaves
+from .torch_trees import tensors_among
 
 __all__ = ["OpOverload", "conv_flop_count", "flop_registry", "sdpa_backward_flop_count", "sdpa_flop_count"]
 
@@ -118,7 +118,7 @@ def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     for place, argument in enumerate(schema_of(operator).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = kwargs.get(argument.name) if place >= len(args) else args[place]
-            yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
+            yield from tensors_among(given)
 
 
 def functions_named(name: str) -> Iterator[Callable[..., Any]]:

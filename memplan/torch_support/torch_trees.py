@@ -42,6 +42,11 @@ def tree_leaves(nest: Any) -> list[Any]:
     return found
 
 
+def tensors_among(nest: Any) -> list[Tensor]:
+    """Return the tensors among the leaves of nested containers."""
+    return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, Tensor)]
+
+
 _LEAVES = {FakeTensor, Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device}
 
 

@@ -6,7 +6,7 @@ the code can run once more without computing anything: host_part.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import takewhile
 from math import inf
@@ -20,7 +20,7 @@ from ..guards.captured import users_line
 from ..torch_support.torch_autograd import functions_applied
 from ..torch_support.torch_fakes import FakeTensor, no_dispatch_modes, no_function_modes
 from ..torch_support.torch_tensors import version_of
-from ..torch_support.torch_trees import tree_leaves, tree_map
+from ..torch_support.torch_trees import tensors_among, tree_map
 from ..torch_support.unsupported import is_value_dependent, note_frames
 from .layers import traced_graph
 
@@ -234,8 +234,3 @@ def filled(like: Tensor, number: float, seed: int = 0) -> Tensor:
             .expand(tuple(like.shape))
             .clone()
         )
-
-
-def tensors_among(nest: Any) -> list[Tensor]:
-    leaves: Iterable[Any] = tree_leaves(nest)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]

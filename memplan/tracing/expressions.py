@@ -19,7 +19,7 @@ from ..guards.reads.contents import content
 from ..torch_support.torch_fakes import FakeTensor, TorchDispatchMode
 from ..torch_support.torch_operators import schema_of, written_tensors
 from ..torch_support.torch_tensors import memory_of
-from ..torch_support.torch_trees import tree_leaves
+from ..torch_support.torch_trees import tensors_among, tree_leaves
 from .known_values import SHAPE_ALONE
 
 ALWAYS, INPUTS, _FIRST_RESIDENT = 1, 2, 2
@@ -101,8 +101,7 @@ class Expressions(TorchDispatchMode):
         known = {memory_of(tensor) for tensor in tensors}
         made = func(*args, **kwargs)
         digest = hash(tuple(parts))
-        results = (each for each in tree_leaves(made) if isinstance(each, Tensor))
-        for number, each in enumerate(results):
+        for number, each in enumerate(tensors_among(made)):
             if memory_of(each) not in known:
                 self._set(each, _Expression(hash((digest, number)), depends))
         if schema_of(func).is_mutable:

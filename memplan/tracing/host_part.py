@@ -34,7 +34,7 @@ from ..program.outputs import Output
 from ..torch_support.torch_autograd import functions_applied
 from ..torch_support.torch_fakes import FakeTensor
 from ..torch_support.torch_tensors import version_of
-from ..torch_support.torch_trees import tree_map
+from ..torch_support.torch_trees import tensors_among, tree_map
 from ..torch_support.unsupported import is_value_dependent, warn_user
 from .api_calls import (
     Calls,
@@ -44,7 +44,6 @@ from .api_calls import (
     filled,
     key_of,
     on_values,
-    tensors_among,
 )
 from .trace_context import users_code
 

@@ -24,7 +24,7 @@ from ..devices.absent_gpu.devices import is_absent_gpu
 from ..devices.calls.randomness import draws
 from ..guards.captured import users_line
 from ..guards.reads.contents import LARGEST_TENSOR
-from ..guards.values_used import Blank, Tape
+from ..guards.values_used import Blank, Slot, Tape, replay
 from ..torch_support.hints import NUMBERS
 from ..torch_support.torch_fakes import (
     DataDependentOutputException,
@@ -41,7 +41,7 @@ from ..torch_support.torch_operators import (
     written_tensors,
 )
 from ..torch_support.torch_tensors import WeakIdKeyDictionary, memory_of
-from ..torch_support.torch_trees import tree_leaves, tree_map
+from ..torch_support.torch_trees import tensors_among, tree_map
 from ..torch_support.unsupported import is_value_dependent, note_origin
 
 MOST_ELEMENTS = 2**22
@@ -101,7 +101,7 @@ class KnownValues(DispatchMode):
                     self._known[fake] = self.tape.given(name, real.detach().to("cpu", copy=True))
             for fake, real in () if before is None else before.constants():
                 if fake not in self._known:
-                    [self._known[fake]] = self.tape.call(torch.clone, (real,), {}, [real], changes=False)
+                    self._known[fake] = self.tape.constant(real)
 
     def constants(self) -> list[tuple[Tensor, Tensor]]:
         """Return the tensors whose values follow from shapes and constants alone, each with a real one."""
@@ -126,9 +126,7 @@ class KnownValues(DispatchMode):
         kwargs = kwargs or {}
         if func in _LIFTS and not isinstance(args[0], FakeTensor):
             made = func(*args, **kwargs)
-            with no_dispatch_modes():
-                real = args[0].detach().to("cpu", copy=True)
-            self._keep(made, torch.clone, (real,), {}, changes=False)
+            self._known[made] = self._constant(args[0])
             return made
         if func is aten.masked_select.default and self._is_known(args[1]):
             shape = torch.broadcast_shapes(*(tensor.shape for tensor in args))
@@ -136,18 +134,18 @@ class KnownValues(DispatchMode):
             func, args = aten.index.Tensor, (tensor, [mask])
         if func is aten.index.Tensor:
             args = (args[0], self._as_numbers(args[1]))
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_among((args, kwargs))
         if tensors and self._real and all(tensor in self._real for tensor in tensors):
             with no_dispatch_modes():
                 made = func(*args, **kwargs)
-            self._real.update((leaf, None) for leaf in tree_leaves(made) if isinstance(leaf, Tensor))
+            self._real.update((leaf, None) for leaf in tensors_among(made))
             return made
         known = func in SHAPE_ALONE or all(map(self._is_known, tensors))
         known = known and not draws(func, args, kwargs)
         if known and func in _ASKS and (any(isinstance(each, FakeTensor) for each in tensors) or not tensors):
             for tensor in tensors:
                 self._tell(tensor)
-            return self._really(func, args, kwargs)
+            return self._answer(func, args, kwargs)
         if known and func in _SHAPED_BY_VALUES:
             return self._constants(func, args, kwargs)
         try:
@@ -162,7 +160,8 @@ class KnownValues(DispatchMode):
                 for tensor in written_tensors(func, args, kwargs)
             )
         if known and _is_small(made):
-            self._keep(made, func, args, kwargs, changes=schema_of(func).is_mutable)
+            _real, slots = self._run(func, args, kwargs, changes=schema_of(func).is_mutable)
+            self._known.update(zip(tensors_among(made), slots, strict=True))
         return made
 
     def real(self, numbers: list[int]) -> Tensor:
@@ -211,12 +210,10 @@ class KnownValues(DispatchMode):
 
     def _constants(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return the results as constants of the trace."""
-        real = self._really(func, args, kwargs)
-        leaves = [leaf for leaf in tree_leaves(real) if isinstance(leaf, Tensor)]
-        device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        slots = self.tape.call(func, *self._on_tape(func, args, kwargs), leaves, changes=False)
+        real, slots = self._run(func, args, kwargs, changes=False)
+        device = tensors_among((args, kwargs))[0].device
         made: list[Tensor] = []
-        for leaf, slot in zip(leaves, slots, strict=True):
+        for leaf, slot in zip(tensors_among(real), slots, strict=True):
             with no_dispatch_modes():
                 constant = leaf.to("cpu" if is_absent_gpu() else device, copy=True)
             lifted = aten.lift_fresh_copy.default(constant)
@@ -231,50 +228,41 @@ class KnownValues(DispatchMode):
     def _is_known(self, tensor: Tensor) -> bool:
         if tensor not in self._known and _is_outside(tensor):
             aten.detach.default(tensor)  # what notes such tensors sees it here, at the user's line
-            with no_dispatch_modes():
-                real = tensor.detach().to("cpu", copy=True)
-            [self._known[tensor]] = self.tape.call(torch.clone, (real,), {}, [real], changes=False)
+            self._known[tensor] = self._constant(tensor)
         return tensor in self._known and memory_of(tensor) not in self._spoilt
 
-    def _keep(self, made: Any, func: Any, args: Any, kwargs: Any, *, changes: bool) -> None:
-        """Record the call on the tape and remember the slot of each result."""
-        real = self._really(func, args, kwargs)
-        pairs = zip(tree_leaves(made), tree_leaves(real), strict=True)
-        pairs = [(fake, leaf) for fake, leaf in pairs if isinstance(fake, Tensor)]
+    def _constant(self, tensor: Tensor) -> Slot:
+        with no_dispatch_modes():
+            return self.tape.constant(tensor.detach().to("cpu", copy=True))
+
+    def _run(self, func: Any, args: Any, kwargs: Any, *, changes: bool) -> tuple[Any, list[Slot]]:
+        """Make the call on the real tensors and note it on the tape. Returns its result, and the slots."""
         written = self._on_tape(func, args, kwargs)
-        slots = self.tape.call(func, *written, [leaf for _fake, leaf in pairs], changes=changes)
-        for (fake, _leaf), slot in zip(pairs, slots, strict=True):
-            self._known[fake] = slot
+        with no_dispatch_modes():
+            return self.tape.run(func, *written, changes=changes)
+
+    def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
+        written = self._on_tape(func, args, kwargs)
+        with no_dispatch_modes():
+            return replay(func, *written, self.tape.tensors.__getitem__)
 
     def _on_tape(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return the arguments with tensors replaced by slots."""
+        """Return the arguments with tensors replaced by slots, on the CPU."""
 
         def put(leaf: Any) -> Any:
             if isinstance(leaf, torch.device):
                 return torch.device("cpu")
-            if isinstance(leaf, Tensor) and leaf in self._known and not isinstance(leaf, FakeTensor):
-                return self._known[leaf]
-            if isinstance(leaf, FakeTensor):
-                blank = func in SHAPE_ALONE or not self._is_known(leaf)
-                return Blank(tuple(leaf.shape), leaf.dtype) if blank else self._known[leaf]
-            return leaf
+            if isinstance(leaf, FakeTensor) and func in SHAPE_ALONE:
+                return _blank(leaf)
+            return self._known[leaf] if isinstance(leaf, Tensor) and leaf in self._known else leaf
 
         return tree_map(put, args), tree_map(put, kwargs)
 
-    def _really(self, func: Any, args: Any, kwargs: Any) -> Any:
-        def real(leaf: Any) -> Any:
-            if isinstance(leaf, torch.device):
-                return torch.device("cpu")
-            if isinstance(leaf, Tensor) and leaf in self._known and not isinstance(leaf, FakeTensor):
-                return self.tape.tensors[self._known[leaf].number]
-            if isinstance(leaf, FakeTensor):
-                if self._is_known(leaf):
-                    return self.tape.tensors[self._known[leaf].number]
-                return torch.empty(leaf.shape, dtype=leaf.dtype, device="cpu")
-            return leaf
 
-        with no_dispatch_modes():
-            return func(*tree_map(real, args), **tree_map(real, kwargs))
+def _blank(fake: Tensor) -> Blank:
+    strided = fake.layout is torch.strided
+    strides = fake.stride() if strided else torch.empty(fake.shape, device="meta").stride()
+    return Blank(tuple(fake.shape), tuple(strides), fake.dtype)
 
 
 def _is_outside(tensor: Tensor) -> bool:
@@ -284,5 +272,5 @@ def _is_outside(tensor: Tensor) -> bool:
 
 
 def _is_small(made: Any) -> bool:
-    leaves = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+    leaves = tensors_among(made)
     return bool(leaves) and all(leaf.numel() <= MOST_ELEMENTS for leaf in leaves)

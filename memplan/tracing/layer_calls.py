@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from ..torch_support.torch_fakes import FakeTensor, TorchDispatchMode, no_dispatch_modes
-from ..torch_support.torch_trees import tree_leaves
+from ..torch_support.torch_trees import tensors_among
 from .equal_layers import KEPT, EqualLayers
 
 aten: Any = torch.ops.aten
@@ -98,7 +98,7 @@ class LayerCalls(TorchDispatchMode):
         kwargs = kwargs or {}
         given = _constant(args[0]) if func in _LIFTS else (self._described(args), self._described(kwargs))
         made = func(*args, **kwargs)
-        results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        results = tensors_among(made)
         calls = self.outside if self._current is None else self.layers[self._current]
         for number, result in enumerate(results):
             self._come_from[id(result)] = self._current, (len(calls), number)

@@ -268,3 +268,12 @@ def test_a_batch_with_other_answers_has_another_plan_made():
     for mask in (*masks, ROWS > 3, *masks):
         assert float(step(x, mask)) == float(mean_square(model(x, mask)))
         assert len(step.plans) <= 2
+
+
+def test_a_tensor_made_like_another_has_its_strides():
+    """Of a transposed tensor it is transposed, so that it can be viewed as one row transposed back."""
+
+    def of_form(model, x):
+        return model.layer(x) * int(torch.ones_like(x.t()).t().view(-1).sum())
+
+    step_of(of_form, torch.randn(3, 8))

@@ -37,7 +37,7 @@ from ...torch_support.torch_operators import (
     sdpa_backward_flop_count,
     sdpa_flop_count,
 )
-from ...torch_support.torch_trees import tree_leaves
+from ...torch_support.torch_trees import tensors_among
 from .efficiency import Efficiencies, efficiencies
 
 aten: Any = torch.ops.aten
@@ -148,8 +148,7 @@ def distinct_bytes(tensor: torch.Tensor) -> int:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-    return list({id(tensor): tensor for tensor in tensors}.values())
+    return list({id(tensor): tensor for tensor in tensors_among(tree)}.values())
 
 
 def _bytes(operation: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:

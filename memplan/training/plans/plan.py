@@ -13,9 +13,9 @@ from ...devices.calls.collectives import groups_of
 from ...devices.measuring.live_bytes import check_profiler
 from ...graphs.errors import InputError
 from ...graphs.undisturbed import deep_calls
+from ...guards.signature import grounds
 from ...model.iteration import Iteration
 from ...planner.simulator.part import part_of
-from ...profiling.compare.signature import grounds
 from ...profiling.fusion.choice import COMPILED
 from ...profiling.profile.fused_updates import fused_hint
 from ...profiling.profile.part import graph_of_part

@@ -5,7 +5,7 @@ is found by the hash of all that it depends on: the traced program, when it upda
 machine, the solver and its time limit, PyTorch, memplan, and the computer with its threads, driver and flags
 (devices/device/card.py), since times are measured on it. A plan that is damaged or not valid is made anew.
 One that was found is compared with eager PyTorch like any other plan, once: compared.json has the signature
-under which it was found equal (profiling/compare/signature.py). If this signature still holds, with this very
+under which it was found equal (guards/signature.py). If this signature still holds, with this very
 plan, the comparison is skipped.
 
 The folder is private, like all caches (graphs/folders/private.py): a plan that another user could have

@@ -15,7 +15,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.profiling.compare import signature, verdict
+from memplan.guards import signature
+from memplan.profiling.compare import verdict
 from memplan.profiling.compare.batch import BatchComparison
 from memplan.profiling.compare.comparison import ITERATIONS
 from memplan.tracing.output_layouts import trace_real_layouts

@@ -32,10 +32,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...model.iteration import Iteration, others_in
-from ...program.program import Program
-from ...torch_support.raw import full_name, is_a, module_of, own_attributes
-from ...torch_support.reach import (
+from ...torch_support.torch_optimizers import HOOKS_OF_STEPS
+from ..model.iteration import Iteration, others_in
+from ..program.program import Program
+from ..torch_support.raw import full_name, is_a, module_of, own_attributes
+from ..torch_support.reach import (
     Parts,
     container_of,
     entries_of,
@@ -45,7 +46,6 @@ from ...torch_support.reach import (
     reachable,
     simple_text,
 )
-from ...torch_support.torch_optimizers import HOOKS_OF_STEPS
 
 _BEGUN = time.time()
 _OURS = __name__.partition(".")[0]

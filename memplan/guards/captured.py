@@ -9,7 +9,6 @@ numbers.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MethodType
@@ -27,7 +26,12 @@ from ..torch_support.torch_fakes import DispatchMode, FakeTensor, device_of_fake
 from ..torch_support.torch_operators import asks_for_device, schema_of
 from ..torch_support.torch_tensors import WeakIdKeyDictionary, version_of, wraps_others
 from ..torch_support.torch_trees import tensors_among
-from ..torch_support.unsupported import TraceError, at_line, is_users, is_value_dependent, library_of
+from ..torch_support.unsupported import (
+    TraceError,
+    is_value_dependent,
+    library_of,
+    users_line,
+)
 from .reads.contents import is_plain
 
 _LIBRARY = "libraries"
@@ -222,13 +226,3 @@ def _module_with(tensor: Tensor, iteration: Iteration) -> Path | None:
 
 def _form(tensor: Tensor) -> str:
     return f"a tensor from outside, {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)},"
-
-
-def users_line() -> str:
-    """Return `model.py:12: `, the innermost line of the user's code that is being run."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return at_line(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return ""

@@ -127,6 +127,16 @@ def at_line(filename: str, line: int | None) -> str:
     return f"{path.name}:{line}{of}: "
 
 
+def users_line() -> str:
+    """Return `model.py:12: `, the innermost line of the user's code that is being run."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return at_line(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
 def library_of(place: str) -> str | None:
     """Return the name of the library whose line `at_line` has written."""
     _line, of, package = place.removesuffix(": ").partition(" of ")

@@ -15,14 +15,14 @@ import torch
 from torch import fx
 
 from ..devices.calls.randomness import draws, generator_place
-from ..guards.captured import roots_of, users_line
+from ..guards.captured import roots_of
 from ..model.iteration import Iteration
 from ..torch_support.raw import is_a
 from ..torch_support.reach import Path, reachable
 from ..torch_support.torch_fakes import DispatchMode, device_of_fake, no_dispatch_modes
 from ..torch_support.torch_operators import asks_for_device
 from ..torch_support.torch_tensors import identity_of
-from ..torch_support.unsupported import TraceError
+from ..torch_support.unsupported import TraceError, users_line
 from .layers import new_nodes, traced_graph
 
 GENERATOR = "memplan_generator"

@@ -16,12 +16,11 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..guards.captured import users_line
 from ..torch_support.hints import OWN_BACKWARD
 from ..torch_support.torch_autograd import function_of
 from ..torch_support.torch_fakes import FakeTensor
 from ..torch_support.torch_tensors import GRADIENT_OF_TENSOR
-from ..torch_support.unsupported import TraceError, at_line
+from ..torch_support.unsupported import TraceError, at_line, users_line
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..graphs.errors import MemplanError, MismatchError
-from ..guards.captured import users_line
 from ..guards.reads.contents import is_plain
 from ..model.iteration import Inputs, Iteration, forward, tensors_in, with_tensors
 from ..program.outputs import Output
@@ -35,7 +34,7 @@ from ..torch_support.torch_autograd import functions_applied
 from ..torch_support.torch_fakes import FakeTensor
 from ..torch_support.torch_tensors import version_of
 from ..torch_support.torch_trees import tensors_among, tree_map
-from ..torch_support.unsupported import is_value_dependent, warn_user
+from ..torch_support.unsupported import is_value_dependent, users_line, warn_user
 from .api_calls import (
     Calls,
     Made,

@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..devices.absent_gpu.devices import is_absent_gpu
-from ..guards.captured import users_line
 from ..torch_support.hints import CUDNN, IN_CUDNN
 from ..torch_support.torch_fakes import FakeTensor
 from ..torch_support.torch_operators import CTC_LOSS, PACK, PAD_PACKED
-from ..torch_support.unsupported import TraceError
+from ..torch_support.unsupported import TraceError, users_line
 from .assembled import ASSEMBLES, assembled
 from .known_values import KnownValues
 

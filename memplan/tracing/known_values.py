@@ -22,7 +22,6 @@ from torch import Tensor
 
 from ..devices.absent_gpu.devices import is_absent_gpu
 from ..devices.calls.randomness import draws
-from ..guards.captured import users_line
 from ..guards.reads.contents import LARGEST_TENSOR
 from ..guards.values_used import Blank, Slot, Tape, replay
 from ..torch_support.hints import NUMBERS
@@ -42,7 +41,7 @@ from ..torch_support.torch_operators import (
 )
 from ..torch_support.torch_tensors import WeakIdKeyDictionary, memory_of
 from ..torch_support.torch_trees import tensors_among, tree_map
-from ..torch_support.unsupported import is_value_dependent, note_origin
+from ..torch_support.unsupported import is_value_dependent, note_origin, users_line
 
 MOST_ELEMENTS = 2**22
 """A larger tensor is not kept. No model is known that branches on one."""

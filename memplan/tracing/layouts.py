@@ -20,7 +20,6 @@ from ..devices.calls.fake_kernels import CTC
 from ..devices.calls.grouped import grouped_product, is_grouped
 from ..devices.calls.scatters import SCATTERS
 from ..devices.measuring.synthetic_inputs import elements_spanned
-from ..guards.captured import users_line
 from ..program.program import Call, Program, Ref
 from ..torch_support.in_place_collectives import collective_error
 from ..torch_support.torch_collectives import communicates_otherwise, starts_collective
@@ -28,6 +27,7 @@ from ..torch_support.torch_fakes import FakeTensorMode, launches_nothing
 from ..torch_support.torch_operators import GROUPED_PRODUCT, RESHAPING_VIEWS, TO_COPY
 from ..torch_support.torch_tensors import memory_of
 from ..torch_support.torch_trees import tree_map
+from ..torch_support.unsupported import users_line
 
 aten: Any = torch.ops.aten
 

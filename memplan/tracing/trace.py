@@ -21,8 +21,8 @@ from ..devices.calls.scatters import replace_scatters
 from ..devices.sharded.gradients import with_spread_gradients
 from ..devices.storage.offloaded import bring_back, hold_of
 from ..graphs.errors import MemplanError
-from ..guards.guards import refuse, refuse_input
 from ..guards.reads.carried import StateError
+from ..guards.refused_modules import refuse, refuse_input
 from ..guards.values_used import is_real
 from ..model.iteration import Iteration, refuse_gradients_of_inputs, scale_of, tensors_in
 from ..program.canonical import named

@@ -132,7 +132,7 @@ class Captured(DispatchMode):
             self._found[id(tensor)] = (tensor, users_line())
 
 
-class Attributes:
+class HeldTensors:
     """The constants and random generators of a program that attributes hold, as they were when a step was
     made."""
 

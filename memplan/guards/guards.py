@@ -34,7 +34,8 @@ from ..torch_support.torch_modules import (
     module_structure,
     parameters_of,
 )
-from .module_state import Attributes, ModuleState
+from .captured import HeldTensors
+from .module_state import ModuleState, SimpleAttributes
 from .refused_modules import refuse_hooks
 
 _ANEW = "plan the module anew, by another call of memplan.optimize"
@@ -61,7 +62,7 @@ class Guards:
         self._values = [_watched(part) for _name, part in self._parts]
         self._sizes = [len(part.__dict__) for _name, part in self._parts]
         parts = [part for _name, part in self._parts]
-        self._attributes = Attributes(zip(parts, self._values, strict=True))
+        self._attributes = SimpleAttributes(zip(parts, self._values, strict=True))
         self._state = ModuleState(parts, places)
         mixed = {} if iteration.scattered is None else iteration.scattered.precision
         self._peers = iteration.peers
@@ -80,11 +81,22 @@ class Guards:
         self._autocast = self._autocast_now()
         self._own_autocast = iteration.autocast
         self._defaults = _defaults()
+        held = {path: program.constants[value] for value, path in program.held.items()}
+        self._held = HeldTensors(iteration, held, program.generators)
+        self._reads = program.reads
 
-    def other_values(self) -> str | None:
-        """Describe the first change of PyTorch's defaults and of the simple attributes that libraries
-        read.
+    def other_values(self, inputs: Mapping[str, Tensor]) -> str | None:
+        """Describe the first change of PyTorch's defaults, of the simple attributes that libraries read, and
+        of what the user's code has read of Python's objects.
+
+        inputs: the batch's tensors.
         """
+        if (found := self._other_attributes()) is not None:
+            return found
+        other = self._reads and self._reads.difference(inputs)
+        return str(other) if other else None
+
+    def _other_attributes(self) -> str | None:
         if (now := _defaults()) != self._defaults:
             what, there, then = next(
                 (what, there, then)
@@ -140,6 +152,7 @@ class Guards:
 
         Raises MismatchError, one line.
         """
+        self._held.check()
         self._check_surroundings()
         if (unchanged := self._state.unchanged()) is not None:
             return unchanged

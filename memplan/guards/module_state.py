@@ -28,7 +28,7 @@ _STRIDES: Any = Tensor.stride
 _VALUES: Any = dict.values
 
 
-class Attributes:
+class SimpleAttributes:
     """Attributes of modules, and whether they are the objects that were noted.
 
     rows: each module with the names of its attributes.

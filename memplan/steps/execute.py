@@ -18,7 +18,6 @@ from ..devices.storage.journal import Journal
 from ..devices.storage.offloaded import bring_back
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
-from ..guards.captured import Attributes
 from ..guards.guards import Guards
 from ..guards.values_used import BUFFERS, INPUTS
 from ..model.iteration import Inputs, Iteration, tensors_in
@@ -115,13 +114,11 @@ class PlannedStep:
         others = iteration.ranks or self._processes
         self._expected = Expected(program, iteration.inputs)
         self._reading = Reading(iteration)
-        held = {path: program.constants[value] for value, path in program.held.items()}
-        self._attributes = Attributes(iteration, held, program.generators)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
             weakref.finalize(self, self._optimizer.refuse_steps())
         self._owners = Owners(iteration.module, program, self._optimizer, local=iteration.peers is not None)
-        self._granted = Guards(iteration, program, self._owners.places)
+        self._guards = Guards(iteration, program, self._owners.places)
         self.device = (terms and terms.device) or device_of(program.device)
         self._terms, self._schedule = terms, schedule
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
@@ -250,15 +247,13 @@ class PlannedStep:
         Raises OtherShapeError if only their shapes, or what the module is set to, differ from the plan's,
         else MismatchError.
         """
-        if found := self._granted.other_mode():
+        if found := self._guards.other_mode():
             raise OtherModeError(found)
         given = self._expected.read(inputs)
         if self.program.used is not None and (other := self.program.used.difference(self._named(given))):
             raise UsedValuesError(other)
-        if found := self._granted.other_values() or (
-            self.program.reads and self.program.reads.difference(given)
-        ):
-            raise OtherValuesError(str(found))
+        if found := self._guards.other_values(given):
+            raise OtherValuesError(found)
         return list(given.values())
 
     def check_unchanged(self) -> dict[str, Tensor]:
@@ -266,8 +261,7 @@ class PlannedStep:
 
         Raises MismatchError if module, loss function or optimizer are no longer those of the plan.
         """
-        self._attributes.check()
-        tensors = self._granted.check(self._owners.tensors)
+        tensors = self._guards.check(self._owners.tensors)
         if self._optimizer is not None:
             self._optimizer.check(tensors)
         return tensors

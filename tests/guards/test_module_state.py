@@ -191,7 +191,7 @@ def _default_dtype() -> Any:
 
 def outcome(guards: Guards, read: Callable[[], dict[str, Tensor]]) -> Any:
     """What a check says: the tensors, or the error; and the attributes."""
-    said = guards.other_values()
+    said = guards.other_values({})
     try:
         return said, {name: id(tensor) for name, tensor in guards.check(read).items()}
     except Exception as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 import memplan
 import pytest
 import torch
-from memplan.profiling.compare import signature
+from memplan.guards import signature
 from strange_objects import NAMED, STRANGE, Holder
 
 

@@ -160,7 +160,7 @@ def test_numbers_written_into_a_tensor_s_memory_are_refused() -> None:
 
     module = Model(read)
     module.held = torch.ones(1)
-    with pytest.raises(memplan.MemplanError, match=r"test_tensors_as_objects\.py:\d+: .*read-only"):
+    with pytest.raises(memplan.MemplanError, match=r"test_batch_objects_of_tensors\.py:\d+: .*read-only"):
         planned(module, carrying())
 
 

@@ -237,7 +237,7 @@ class LowPrecision(Clamp):
         (
             Reshaped,
             {},
-            r"test_order_of_writes\.py:\d+: forward gives b\.weight the form torch.float32 \[16, 8\]",
+            r"test_order\.py:\d+: forward gives b\.weight the form torch.float32 \[16, 8\]",
         ),
         (LowPrecision, {"master_weights": True}, r"master_weights=True: forward changes b\.weight in place"),
     ],

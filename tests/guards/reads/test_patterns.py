@@ -257,11 +257,11 @@ def fills_a_buffer(model: Model, _x: Tensor, rows: Tensor) -> None:
 
 
 REFUSED: dict[Use, str] = {
-    decides: r"test_logged_values\.py:\d+: its code depends on the values",
-    scales: r"test_logged_values\.py:\d+: its code depends on the values",
-    hidden: r"test_logged_values\.py:\d+: computes something else in a second iteration",
+    decides: r"test_patterns\.py:\d+: its code depends on the values",
+    scales: r"test_patterns\.py:\d+: its code depends on the values",
+    hidden: r"test_patterns\.py:\d+: computes something else in a second iteration",
     warms_up: r"uses module\.calls, which the iteration itself changes",
-    fills_a_buffer: r"test_logged_values\.py:\d+: its code depends on the values",
+    fills_a_buffer: r"test_patterns\.py:\d+: its code depends on the values",
 }
 
 
@@ -288,7 +288,7 @@ def test_an_iteration_that_takes_another_way_after_all_is_refused() -> None:
     before = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     given = given.clone()
     given[0, 0] = 3.0
-    with pytest.raises(MismatchError, match=r"test_logged_values\.py:\d+: the code takes another way"):
+    with pytest.raises(MismatchError, match=r"test_patterns\.py:\d+: the code takes another way"):
         step(given, targets=targets)
     now = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     assert all(torch.equal(one, other) for one, other in zip(now, before, strict=True))

@@ -10,7 +10,7 @@ numbers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
@@ -125,7 +125,7 @@ class Captured(DispatchMode):
 
     def _is_held(self, tensor: Tensor) -> bool:
         """Tell whether an attribute holds the tensor: then it is not a label in a closure."""
-        return any(thing is tensor for _path, thing in reachable(roots_of(self._iteration)))
+        return _path_to(tensor, roots_of(self._iteration), parts_of) is not None
 
     def _note(self, tensor: Tensor) -> None:
         if id(tensor) not in self._given and id(tensor) not in self._found:
@@ -205,7 +205,11 @@ def _path_in_library(tensor: Tensor, place: str) -> Path | None:
     package = library_of(place)
     names = [name for name in sys.modules if package and f"{name}.".startswith(f"{package}.")]
     tables = {_LIBRARY: {name: vars(sys.modules[name]) for name in names}}
-    return next((path for path, thing in reachable(tables, _data_of) if thing is tensor), None)
+    return _path_to(tensor, tables, _data_of)
+
+
+def _path_to(tensor: Tensor, roots: Any, parts: Callable[[Any], Parts]) -> Path | None:
+    return next((path for path, thing in reachable(roots, parts) if thing is tensor), None)
 
 
 def _data_of(thing: Any) -> Parts:

@@ -192,7 +192,7 @@ def _what(thing: Any) -> str:
 @cache
 def code_hash(code: CodeType) -> str:
     """Return a hash of what the code does: without its file and lines, so that a comment changes nothing."""
-    constants = [code_hash(each) if is_a(each, CodeType) else _constant(each) for each in code.co_consts]
+    constants = [_constant(each) for each in code.co_consts]
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount)
     return sha256(repr((code.co_code, constants, names, code.co_flags)).encode()).hexdigest()
 
@@ -200,6 +200,7 @@ def code_hash(code: CodeType) -> str:
 def _constant(constant: Any) -> str:
     if is_a(constant, CodeType):
         return code_hash(constant)
+    # A frozenset (`x in {1, 2}`) has another order in another process, by the hashes of its texts.
     return repr(sorted(map(repr, constant)) if is_a(constant, frozenset) else constant)
 
 

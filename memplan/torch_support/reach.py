@@ -66,7 +66,7 @@ def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterato
     parts: what an object consists of.
     """
     parts = parts or parts_of
-    seen = {id(root): root}
+    seen = {id(root): root}  # with the objects: one that is let go of would pass its identity on to another
     following: deque[tuple[Path, Any]] = deque([((), root)])
     while following:
         path, thing = following.popleft()

@@ -117,7 +117,7 @@ class Calls(Reports):
             self.read_whole(gc.get_referents(table)[0], deep=True)
         if is_a(function, CACHED):
             self._by_names_of(function.__wrapped__)
-        for each in (*arguments, *keywords.values()):
+        for each in (*arguments, *keywords.values()):  # code that reports nothing may read anything of them
             self.read_whole(each, deep=True)
         node = self._nodes.get(id(receiver))
         if node is not None and name in _ONLY_WRITES and in_backward():
@@ -126,6 +126,7 @@ class Calls(Reports):
             emptied = name == "clear"  # what is added to it from here on is of this iteration
             self._grown.setdefault(node, (None if emptied else content(receiver, deep=False), ""))
         refuse_unseeded(function, arguments, keywords)
+        # What Python calls for them, in C, has no call in the user's code that could report.
         if str(part_of(function, "__module__")) in CALL_THEIR_ARGUMENTS:
             arguments = tuple(map(self._passed, arguments))
             keywords = {key: self._passed(each) for key, each in keywords.items()}

@@ -188,6 +188,8 @@ def content(
     if is_a(thing, np.ndarray) and not thing.dtype.hasobject:
         data = thing.tobytes() if thing.nbytes <= LARGEST else Itself(thing)
         return Content((np.ndarray, (thing.dtype, thing.shape, data)))
+    # An object inside of itself counts by its identity there. `around` has the objects on the way alone, not
+    # all that were seen: one that is there twice counts twice, wherever it is.
     if is_a(thing, _ENDS) or depth > DEEPEST or id(thing) in around:
         return Itself(thing)
     if not (libraries or is_of_user_class(type(thing)) or is_of_python(type(thing))):
@@ -300,6 +302,8 @@ def _state(thing: Any) -> Iterator[Any]:
     if users:
         slots = [slot for base in bases_of(kind) for slot in slots_of(thing, base)]
         yield from (value for _name, value in slots)
+    # What pickling takes is the only way into an object written in C: a Decimal, an OrderedDict's order. A
+    # user's `__reduce__` is not asked, since it may do anything; that of the class below it is.
     by = _reduced_by(kind)
     if users and by is object:  # there are only attributes and slots
         return

@@ -138,6 +138,7 @@ class Following(Nodes):
         if (code := _reporting_code(function.__code__)) is None:
             self._by_names_of(function)
             return
+        # The object stays the same function, so that all who hold it call the reporting code too.
         self._codes[function] = function.__code__
         function.__code__ = with_reader(code, Reader(cast("Recorder", self), function))
 
@@ -167,6 +168,8 @@ class Following(Nodes):
             return
         written = self._stored.union(*(node.written for node in self._nodes.values()))
         size = -1
+        # Until nothing is added: an object may hold others, and the methods of its class name more
+        # attributes.
         while size != (size := len(self._nodes) + len(self._unread)):
             for node in [*self._nodes.values()]:
                 thing = node.thing

@@ -215,13 +215,20 @@ class Nodes(ABC):
             self._grown[node] = before[0], users_place()
 
     def _record(self, node: Node, fetch: Fetch, key: Any, value: Any = NOT_GIVEN) -> None:
+        """Record a read of an object, unless it reads what the iteration itself has put there.
+
+        value: what the code got; without it the fetch is made.
+        """
         value = fetch(node.thing, key) if value is NOT_GIVEN else value
-        if node in self._grown:
+        if node in self._grown:  # its content is no more what it was before the iteration
             self._note_growth(node)
             return
+        # The first read of a key counts: it gave what was there before the iteration wrote anything.
         if (fetch, key) in node.reads or (callable(value) and replaces(value)):
             return
         if key in node.written and key is not None:
+            # What it has written, it reads back in each iteration; but a number that was counted up is made
+            # of the one that was there before.
             if key in node.counted and is_plain(value):
                 line = refusal((*node.path, key), value, None, users_place())
                 if not self._runs_again or in_backward():

@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(self, recorder: Recorder, function: FunctionType) -> None:
         self._recorder, self._function = recorder, function
-        self._holders: list[tuple[Any, bool]] = []
+        self._holders: list[tuple[Any, bool]] = []  # a stack: the key of `a[b[i]] = v` may write items itself
         self._operands: dict[tuple[Any, str], Any] = {}
 
     def name(self, name: str, value: Any, free: bool) -> Any:

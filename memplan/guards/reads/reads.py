@@ -129,6 +129,8 @@ class Reads:
                 found = _compared(now, read, node.path)
                 if is_a(found, Difference):
                     return found
+                # Another object is there that gives the same: from here on it is the one to look at. A later
+                # change of the old one is none of the code's any more, and one of the new one is.
                 read.value, read.node, replaced = now, found, True
         if replaced:
             self._nodes = self._reached()
@@ -174,6 +176,8 @@ def _compared(now: Any, read: Read, path: Path) -> Node | Difference | None:
         return Difference(where, now, read.value)
     if not node.replaceable:
         return Difference(where, now, read.value)
+    # Another function with the same code is as good, if its closure and defaults give the same: those are
+    # reads of its node.
     if is_a(now, FunctionType) and now.__code__ is not node.thing.__code__:
         return Difference(where, now, read.value)
     made = Node(now, node.path, written=node.written, counted=node.counted)

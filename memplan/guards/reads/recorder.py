@@ -81,6 +81,7 @@ class Recording(Calls):
                 continue
             if self._is_of_libraries(node, read):
                 continue
+            # By what the iteration itself has done: no iteration finds it as it was before the first one.
             self._own_state.add(id(read))
             if read.fetch is of_call and (not read.key.method or isinstance(now, bool)):
                 continue  # it was inside of a `with` that switches it
@@ -119,6 +120,8 @@ class Recording(Calls):
             warn_user(f"{text}, can't be watched: if it changes, plan the module anew")
         trace_real_layouts = {id(each.read): each.guard() for each in self.carried}
         for node, read in all_reads(self._nodes.values()):
+            # A read that does not hold even now, when all is put back, would refuse every iteration: it reads
+            # what is another object each time.
             if read.key in node.written or id(read) in self._own_state or not _holds(node, read):
                 node.reads.pop((read.fetch, read.key), None)
             if (guard := trace_real_layouts.get(id(read))) is not None:

@@ -22,6 +22,8 @@ class Youngest:
     def watched(self) -> Generator[None]:
         """Tell objects made in this context from others: in it, and afterwards for those that live."""
         with youngest_kept():
+            # Objects of older generations were there, too, but are not listed: there may be millions. What is
+            # in the youngest one later and not in this dict is new.
             self._old, self._watching = {id(each): each for each in gc.get_objects(generation=0)}, True
             try:
                 yield

@@ -32,7 +32,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...torch_support.torch_optimizers import HOOKS_OF_STEPS
 from ..model.iteration import Iteration, others_in
 from ..program.program import Program
 from ..torch_support.raw import full_name, is_a, module_of, own_attributes
@@ -46,6 +45,7 @@ from ..torch_support.reach import (
     reachable,
     simple_text,
 )
+from ..torch_support.torch_optimizers import HOOKS_OF_STEPS
 
 _BEGUN = time.time()
 _OURS = __name__.partition(".")[0]

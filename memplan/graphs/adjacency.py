@@ -42,9 +42,11 @@ class Adjacency:
         return len(self.start) - 1
 
     def __getitem__(self, row: int) -> Indices:
+        # a view: writing to it changes the adjacency
         return self.columns[self.start[row] : self.start[row + 1]]
 
     def __iter__(self) -> Iterator[list[int]]:
+        # Slices of one list cost less than a slice of an array and a tolist for each row.
         start = self.start.tolist()
         columns = self.columns.tolist()
         return (columns[start[i] : start[i + 1]] for i in range(len(self)))
@@ -69,6 +71,7 @@ class Adjacency:
     def transpose(self, width: int) -> Adjacency:
         """Return the transpose: row `j` lists, in increasing order, the rows that hold column `j` (<
         width)."""
+        # A stable sort keeps each row of the transpose increasing.
         order = np.argsort(self.columns, kind="stable")
         return Adjacency.of_pairs(self.columns[order], self.rows()[order], width)
 
@@ -81,15 +84,18 @@ class Adjacency:
             return self
         rows = np.concatenate([self.rows(), other.rows()])
         columns = np.concatenate([self.columns, other.columns])
+        # Stable: in each row this one's entries stay first.
         order = np.argsort(rows, kind="stable")
         rows, columns = rows[order], columns[order]
         _pairs, first = np.unique(rows * (int(columns.max()) + 1) + columns, return_index=True)
+        # np.unique sorts by key; the sorted positions of first entries restore the order of entries.
         first.sort()
         return Adjacency.of_pairs(rows[first], columns[first], len(self))
 
     def through(self, other: Adjacency) -> Adjacency:
         """Return row by row the entries of those rows of the other that it names."""
         counts = other.counts()[self.columns]
+        # Per entry, the offset of its row in `other` from that row's position in the result.
         skipped = other.start[self.columns] - (np.cumsum(counts) - counts)
         entries = np.arange(int(counts.sum())) + np.repeat(skipped, counts)
         return Adjacency.of_pairs(np.repeat(self.rows(), counts), other.columns[entries], len(self))

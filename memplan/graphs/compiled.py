@@ -68,6 +68,7 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     if compiler.signatures:
         return True
     folder = compiler._cache.folder.existing()
+    # Numba's data files: MODULE.FUNCTION-DISAMBIGUATOR…, with one `.nbc` for each signature.
     return folder is not None and any(folder.glob(f"*.{function.__name__}-*.nbc"))
 
 
@@ -91,7 +92,7 @@ class _Locator(_CacheLocator):
         return self.folder.path and self.folder.path.name  # the hash of the sources
 
     def get_disambiguator(self) -> Any:
-        return str(self._line)
+        return str(self._line)  # for functions of one name in a module
 
 
 class _CompileResults(CompileResultCacheImpl):
@@ -107,6 +108,7 @@ class _Files(IndexDataCacheFile):
 
     def _load_index(self) -> Any:
         stream = BytesIO(self._folder.read(self._index_name) or b"")
+        # Two pickles in a row, as Numba writes them: its version, then the stamp with the overloads.
         if not stream.getvalue() or pickle.load(stream) != self._version:
             return {}
         stamp, overloads = pickle.load(stream)
@@ -202,6 +204,7 @@ def _named(module: Path) -> list[Path]:
     return [
         path
         for statement in tree.body
+        # Relative imports alone lead to memplan's files.
         if isinstance(statement, ast.ImportFrom) and statement.level
         for alias in statement.names
         if (alias.asname or alias.name) in names

@@ -93,8 +93,9 @@ class Draft:
         machine: Machine | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> Graph:
+        # Without tensors zip has no columns to unpack.
         names, sizes, kinds, layers = zip(*self._tensors, strict=True) if self._tensors else ((),) * 4
-        flags = np.array(self._flags, np.bool_).reshape(-1, 2)
+        flags = np.array(self._flags, np.bool_).reshape(-1, 2)  # without operations the array has one axis
         reads, writes, mutates = (Adjacency.of(column) for column in self._edges)
         return Graph(
             self.name,

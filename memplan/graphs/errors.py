@@ -29,6 +29,7 @@ class MemplanError(Exception):
 
 
 def _again(kind: type[MemplanError], args: tuple[Any, ...], state: dict[str, Any]) -> MemplanError:
+    # __init__ is not called: a class may want other arguments than `args`.
     error = kind.__new__(kind)
     error.args = args
     vars(error).update(state)

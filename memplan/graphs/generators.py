@@ -46,7 +46,7 @@ def chain(
             f"F{i}",
             time=seconds,
             workspace=workspace,
-            reads=[x[i - 1], *weights[i - 1 : i]],
+            reads=[x[i - 1], *weights[i - 1 : i]],  # empty without parameters
             writes=[x[i], saved[-1]],
             layer=layer,
             modes=(quick,) if fast_forward else (),
@@ -144,6 +144,7 @@ def _backward(draft: Draft, forward: list[tuple[str, list[int], int, float]], la
     for name, inputs, output, seconds in reversed(forward):
         writes: list[int] = []
         for tensor in inputs:
+            # The input x0 has no producer, and so no gradient.
             if tensor in made and tensor not in gradient:
                 gradient[tensor] = draft.tensor(f"g{tensor}", draft.size_of(tensor), Kind.GRADIENT)
             if tensor in gradient:

@@ -175,6 +175,7 @@ class Graph:
         """Return this graph with what another one, of the same operations on the same tensors, has computed
         of these. They may differ in bytes, times, workspaces and variants.
         """
+        # `structure` is created now if it is missing, so that both graphs have one object.
         known = {**vars(other), "structure": other.structure}
         vars(self).update({name: known[name] for name in _OF_STRUCTURE if name in known})
         return self
@@ -250,6 +251,7 @@ class Graph:
         """Return per tensor whether it is a parameter, buffer or optimizer state: kept from iteration to
         iteration."""
         kind = self.tensors.kind
+        # Kinds from PARAMETER to OPTIMIZER_STATE are neighbours in the enumeration.
         return (kind >= Kind.PARAMETER) & (kind <= Kind.OPTIMIZER_STATE)
 
     @cached_property
@@ -345,11 +347,13 @@ class Graph:
         if mode == 0:
             return made
         writes = self.operations.modes[operation][mode - 1].writes
+        # A variant's contribution has the bit that the operation's own has.
         return [(tensor, bit) for tensor, bit in made if tensor in writes]
 
     def seconds(self, operation: int, mode: int = 0) -> float:
         """Return the seconds that a run takes. mode: 0, or k for the k-th."""
         if mode == 0:
+            # item(): a Python float, which loops use faster than NumPy's scalars.
             return self.operations.time.item(operation)
         return self.operations.modes[operation][mode - 1].time
 

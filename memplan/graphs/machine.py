@@ -64,12 +64,14 @@ class Link:
             return copies * self.latency + size / self.rate
         sizes, seconds = self._line
         one = size / copies
+        # np.interp stays constant beyond the last size.
         more = np.maximum(one - sizes[-1], 0.0) / self.rate
         return cast(Bytes, copies * (np.interp(one, sizes, seconds) + more))
 
     def rate_of(self, sizes: Sequence[int]) -> float:
         """Return the bytes/s at which tensors of these sizes are copied one by one."""
         total = float(sum(sizes))
+        # Without latency the rate does not depend on sizes.
         if not total or not (self.latency or self.measured):
             return self.rate
         return total / self.total_seconds(sizes)
@@ -84,11 +86,13 @@ class Link:
     def best_rate(self) -> float:
         """Return the bytes/s that no copies exceed, whatever their sizes: the rate for lower bounds."""
         # Bytes over seconds is monotone on each line, so it is largest at an end of one, or without end.
+        # Rounded up: the bound must not be below the exact quotient.
         reached = (float(np.nextafter(size / seconds, np.inf)) for size, seconds in self.measured)
         return max([self.rate, *reached])
 
     def least_seconds(self, size: int) -> float:
         """Return seconds that so many bytes take at least, in however many copies."""
+        # Without measured sizes one copy takes least: each further one adds its latency.
         return size / self.best_rate if self.measured else self.seconds(float(size))
 
     def seconds_added(self, size: int) -> float:
@@ -155,9 +159,11 @@ class Peers(Link):
 
         A device receives all but its own share (ring all-gather and reduce-scatter).
         """
+        # Each tensor's share is rounded up, as in share_of.
         return super().seconds(cast(Bytes, size - copies * np.ceil(size / copies / self.ranks)), copies)
 
     def total_seconds(self, sizes: Sequence[int]) -> float:
+        # Not by the sum of sizes: the rounding is per tensor.
         return float(self.seconds(np.array(sizes, np.float64)).sum())
 
     def joins(self, size: Bytes) -> Bytes:
@@ -185,9 +191,11 @@ class _Scatters(Peers):
     def seconds(self, size: Bytes, copies: int = 1) -> Bytes:
         assert self.replicas is not None
         shares = cast(Bytes, copies * np.ceil(size / copies / self.ranks))
+        # A scatter over the ranks, then an all-reduce of the share over the replicas.
         return self.gathers.seconds(size, copies) + self.replicas.seconds(shares, copies)
 
     def least_seconds(self, size: int) -> float:
+        # Without the all-reduce: fewer seconds are still a lower bound.
         return self.gathers.least_seconds(size)
 
 
@@ -327,6 +335,7 @@ class Machine:
         links, d2h, h2d = self.links, self.links.d2h, self.links.h2d
         if d2h is None or h2d is None or d2h.pageable is None or h2d.pageable is None:
             return None
+        # Measured seconds are of pinned copies, and do not hold here.
         d2h, h2d = (replace(link, rate=link.pageable or link.rate, measured=()) for link in (d2h, h2d))
         return replace(self, links=replace(links, d2h=d2h, h2d=h2d), pinned=None, unpinned=True)
 

@@ -17,6 +17,7 @@ def float_below(value: Fraction) -> float:
         near = float(value)
     except OverflowError:
         return nextafter(inf, 0.0) if value > 0 else -inf
+    # float() rounds a fraction to the nearest, so it is at most one step too high.
     return near if Fraction(near) <= value else nextafter(near, -inf)
 
 

@@ -78,9 +78,11 @@ def _place(
     """
     last = position.max()
     votes = np.zeros(last + 1, np.int64)
+    # In traced order: what b needs has its position, or has none for good.
     for b in backward:
         limit, depends = last, False
         for k in range(needs_start[b], needs_start[b + 1]):
+            # The loss gives no limit, but what depends on it alone may run first of all.
             depends = depends or loss[needs[k]] or placed[needs[k]] >= 0
             if placed[needs[k]] >= 0:
                 limit = min(limit, placed[needs[k]])
@@ -88,10 +90,12 @@ def _place(
         for k in range(reads_start[b], reads_start[b + 1]):
             for j in range(ties_start[reads[k]], ties_start[reads[k] + 1]):
                 p = position[ties[j]]
+                # Positions above the limit run before what b needs.
                 if p <= limit:
                     votes[p] += 1
                     if votes[p] > most or (votes[p] == most and p > best):
                         best, most = p, votes[p]
+        # Entry by entry: clearing the whole array would cost operations × positions.
         for k in range(reads_start[b], reads_start[b + 1]):
             for j in range(ties_start[reads[k]], ties_start[reads[k] + 1]):
                 votes[position[ties[j]]] = 0
@@ -106,9 +110,11 @@ def _place_free(
     backward: Operations, placed: Operations, users_start: NDArray[np.int64], users: Indices
 ) -> None:
     """Place operations left at -1 with the first of their users to run, or at the position that runs last."""
+    # From last to first: users have their positions before what they use.
     for row in range(len(backward) - 1, -1, -1):
         b = backward[row]
         if placed[b] < 0:
             placed[b] = 0
+            # Users after the backward part have -1 and do not count; position 0 runs last.
             for k in range(users_start[b], users_start[b + 1]):
                 placed[b] = max(placed[b], placed[users[k]])

@@ -54,6 +54,7 @@ class Partition:
     def levels(self) -> int:
         """Return the number of levels of clusters: the root's counts, single operations do not."""
         height = np.zeros(len(self.first), np.int64)
+        # Children have smaller numbers than their parent, and the root has the largest.
         for cluster in range(len(self.forward), len(height)):
             height[cluster] = 1 + height[self.children[cluster]].max(initial=0)
         return int(height[-1])
@@ -119,7 +120,7 @@ class Cluster:
 
         Identical clusters list corresponding tensors in the same position.
         """
-        graph, seen = self.partition.graph, dict[int, None]()
+        graph, seen = self.partition.graph, dict[int, None]()  # a dict keeps the order of first use
         for operation in self.canonical.tolist():
             for edges in (graph.operations.reads, graph.operations.mutates, graph.operations.writes):
                 seen.update(dict.fromkeys(edges[operation].tolist()))
@@ -138,7 +139,7 @@ class Cluster:
         """Yield the cluster and all below it except single operations, the larger first."""
         yield self
         for child in self.children:
-            if child.children:
+            if child.children:  # a single operation has no children
                 yield from child.walk()
 
     @property

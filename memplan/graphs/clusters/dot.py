@@ -23,9 +23,11 @@ def dot(partition: Partition, depth: int) -> str:
     """
     graph = partition.graph
     at: dict[int, str] = {}
+    # A list: _inside fills `at` only while it is run to its end.
     body = list(_inside(partition.root, depth, at, "  "))
     between = Counter[tuple[str, str]]()
     for tensor, made in enumerate(graph.producers.lists()):
+        # Backward operations and the loss have no node, so their edges are left out.
         producers = {at[operation] for operation in made if operation in at}
         readers = {at[operation] for operation in graph.consumers[tensor].tolist() if operation in at}
         size = graph.tensors.bytes.item(tensor)
@@ -46,6 +48,7 @@ def _inside(cluster: Cluster, depth: int, at: dict[int, str], indent: str) -> It
     for child in cluster.children:
         forward = child.forward.tolist()
         if child.children and depth:
+            # Graphviz draws a box only for subgraphs whose names begin with "cluster".
             yield f"{indent}subgraph cluster_{child.index} {{"
             yield f"{indent}  label={_text(f'{len(forward)} operations')};"
             yield from _inside(child, depth - 1, at, indent + "  ")

@@ -85,12 +85,14 @@ def _facts_of_operations(graph: Graph) -> Hashes:
     modes."""
     rows = graph.operations
     facts = np.zeros((len(rows), 3), np.uint64)
+    # Phases are 0 to 3: each flag has a bit of its own.
     facts[:, 0] = rows.phase + 4 * rows.recompute.astype(np.uint64) + 8 * rows.random.astype(np.uint64)
     facts[:, 1] = rows.workspace
     for operation, modes in rows.modes.items():
         reads, writes = graph.read_lists[operation], rows.writes[operation].tolist()
         text = repr(
             [
+                # Positions among the operation's own edges: identical clusters have other tensor indices.
                 (
                     mode.on_host,
                     mode.workspace,
@@ -115,6 +117,7 @@ def _facts_of_tensors(graph: Graph) -> Hashes:
     result = np.zeros(count, np.uint64)
     result[list(graph.results)] = 1
     facts[:, 0] = graph.tensors.bytes
+    # Kinds are 0 to 6: the result's bit is the fourth.
     facts[:, 1] = graph.tensors.kind + 8 * result
     facts[:, 2] = np.bincount(rows.writes.columns, minlength=count)
     uses = np.concatenate([rows.reads.columns, rows.mutates.columns])
@@ -143,9 +146,11 @@ def _hash(
     producers, users = np.zeros(tensors, np.uint64), np.zeros(tensors, np.uint64)
     number = np.full(tensors, -1)
     child_at = np.zeros(len(tree.position), np.int64)
+    # Children have smaller numbers than their parents: their hashes are complete.
     for cluster in range(clusters):
         row, own = operations[start[cluster] : start[cluster + 1]], hashes[cluster]
         _mix(own, np.uint64(tree.end[cluster] - tree.first[cluster]))
+        # Shared by all clusters: only entries of this one's range are written, and only these are read.
         child_at[tree.first[cluster] : tree.end[cluster]] = 0
         for k in range(tree.children_start[cluster], tree.children_start[cluster + 1]):
             child = tree.children[k]
@@ -163,11 +168,13 @@ def _hash(
                 _mix(own, fact)
             for k in range(edges.start[o], edges.start[o + 1]):
                 x = edges.tensor[k]
+                # By first appearance: neither names nor indices count.
                 if number[x] < 0:
                     number[x] = seen
                     seen += 1
                     _mix(own, of_tensors[x, 0])
                     _mix(own, of_tensors[x, 1])
+                    # Whether operations outside the cluster produce it, or use it.
                     _mix(
                         own, np.uint64(2 * (producers[x] < of_tensors[x, 2]) + (users[x] < of_tensors[x, 3]))
                     )
@@ -182,6 +189,7 @@ def _hash(
 @compiled
 def _mix(state: Hashes, word: np.uint64) -> None:
     """Take a word into a state of 128 bits (two rounds like those of SplitMix64, with other constants)."""
+    # Products wrap at 64 bits, as intended.
     a = (state[0] ^ word) * np.uint64(0x9E3779B97F4A7C15)
     b = (state[1] + word) * np.uint64(0xC2B2AE3D27D4EB4F)
     state[0] = (a ^ (a >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)

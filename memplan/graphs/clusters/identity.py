@@ -44,6 +44,7 @@ class Identities:
 
     def identical(self, cluster: int) -> Ints:
         """Return the clusters identical to this one, itself included."""
+        # Sorted by kind, the clusters of a kind are a range.
         at = np.searchsorted(self.kind[self._by_kind], [self.kind[cluster], self.kind[cluster] + 1])
         return self._by_kind[at[0] : at[1]]
 
@@ -119,6 +120,7 @@ def _compare(
     structure: equal for equal structures.  kind: its own number for each.
     """
     clusters = len(kind)
+    # Per structure a linked list of kinds to compare with, oldest first: `first`, then `following`.
     first, compared = np.full(clusters, -1), np.zeros(clusters, np.int64)
     following, latest = np.full(clusters, -1), np.full(clusters, -1)
     for cluster in range(clusters):
@@ -129,10 +131,12 @@ def _compare(
             for k in range(start[cluster + 1] - start[cluster]):
                 t, u = time[operations[start[cluster] + k]], time[operations[start[other] + k]]
                 apart, mine, its = apart + abs(t - u), mine + t, its + u
+            # Equal times are identical at any tolerance: inf · 0 would be nan, if all times are 0.
             if apart == 0 or apart <= tolerance * max(mine, its):
                 kind[cluster] = other
                 break
             other = following[other]
+        # Beyond the limit a cluster is a kind of its own, but no later one is compared with it.
         if kind[cluster] == cluster and compared[s] < _KINDS_COMPARED:
             compared[s] += 1
             if first[s] < 0:

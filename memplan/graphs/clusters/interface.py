@@ -48,7 +48,7 @@ class Spans:
         uses = (graph.operations.reads, graph.operations.mutates)
         made_first, made_last = _extremes(position, [graph.operations.writes], len(graph.tensors))
         used_first, used_last = _extremes(position, uses, len(graph.tensors))
-        used_last[list(graph.results)] = end
+        used_last[list(graph.results)] = end  # they are read when the iteration ends
         return Spans(made_first, made_last, used_first, used_last)
 
     def interface(self, cluster: Cluster) -> Interface:
@@ -59,8 +59,10 @@ class Spans:
         used = np.union1d(_entries(operations.reads, inside), _entries(operations.mutates, inside))
         made = np.unique(_entries(operations.writes, inside))
         reads = used[
+            # made_last is -1 for what no operation up to the loss makes: it is there anyway.
             (self.made_last[used] >= end) | ((self.made_last[used] >= 0) & (self.made_first[used] < first))
         ]
+        # A sum with contributions from inside and outside counts once, as read.
         made = np.setdiff1d(made, reads)
         makes = made[(self.used_last[made] >= end) | (self.used_first[made] < first)]
         return Interface(int(size[reads].sum()), int(size[makes].sum()))
@@ -80,5 +82,6 @@ def _extremes(
 def _entries(rows: Adjacency, operations: Ints) -> NDArray[np.int32]:
     """Return the columns of these rows, one after another."""
     count = rows.start[operations + 1] - rows.start[operations]
+    # Per row, the offset of its entries from their position in the result.
     entry = np.repeat(rows.start[operations] - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
     return rows.columns[entry]

@@ -48,13 +48,15 @@ def parts(graph: Graph) -> Parts:
     phase, needs = graph.operations.phase, dependencies(graph)
     late = (phase == Phase.BACKWARD) | (phase == Phase.UPDATE)
     later = np.flatnonzero(phase == Phase.BACKWARD)
+    # Without a backward part it ends with the last operation that is no update.
     stop = int(later[-1]) + 1 if len(later) else int(np.flatnonzero(~late)[-1]) + 1 if (~late).any() else 0
     if late.any():
+        # In traced order: what an operation needs has been decided.
         for operation in (int(np.argmax(late)) + np.flatnonzero(~late[np.argmax(late) :])).tolist():
             late[operation] = late[needs[operation]].any()
     ahead = np.flatnonzero(~late[:stop])
     loss = np.flatnonzero(phase[ahead] == Phase.LOSS)
-    cut = int(loss[0]) if len(loss) else len(ahead)
+    cut = int(loss[0]) if len(loss) else len(ahead)  # without a loss there is no middle
     if cut == 0:
         empty = np.zeros(0, np.int64)
         return Parts(empty, np.arange(stop), empty, np.arange(stop, len(phase)), needs)
@@ -67,6 +69,7 @@ def dependencies(graph: Graph) -> Adjacency:
     edges = [_from_producers(graph), _from_changes(graph), _from_random(graph)]
     before, after = (np.concatenate(column) for column in zip(*edges, strict=True))
     count = len(graph.operations)
+    # One sort by (after, before) makes the rows and drops repeated edges. An operation does not need itself.
     keys = np.unique(after[before < after] * count + before[before < after])
     start = np.searchsorted(keys, np.arange(count + 1) * count)
     return Adjacency(start.astype(np.int64), (keys % max(1, count)).astype(np.int32))
@@ -82,6 +85,7 @@ def _from_producers(graph: Graph) -> _Edges:
     count = producers.start[1:][tensor] - first
     entry = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
     within = crowded[graph.operations.writes.transpose(len(made)).rows()]
+    # The last entry of each row. Of an empty row it is another row's, and is not used.
     last = producers.columns[producers.start[1:] - 1] if len(producers.columns) else producers.columns
     return (
         np.concatenate([producers.columns[entry], producers.columns[within]]).astype(np.int64),
@@ -95,6 +99,7 @@ def _from_changes(graph: Graph) -> _Edges:
     for x in np.unique(graph.operations.mutates.columns).tolist():
         changes = set(graph.mutators[x].tolist())
         uses = sorted({*graph.consumers[x].tolist(), *changes})
+        # Reads since the last change, all of which the next change must wait for.
         since, change = list[int](), -1
         for use in uses:
             if change >= 0:
@@ -110,5 +115,6 @@ def _from_changes(graph: Graph) -> _Edges:
 
 
 def _from_random(graph: Graph) -> _Edges:
+    # Neighbours are enough: the order follows along the chain.
     drawn = np.flatnonzero(graph.operations.random)
     return drawn[:-1], drawn[1:]

@@ -33,7 +33,9 @@ class Tree:
     def group(self, group: Ints, count: int) -> None:
         """Put the clusters at the top into groups, numbered in cluster order. One alone stays what it is."""
         size = np.bincount(group, minlength=count)
+        # Stable: within a group the order of the level below stays.
         order = np.argsort(group, kind="stable")
+        # A group of one adds no cluster: its only member goes up.
         above = np.empty(count, np.int64)
         above[group] = self._top
         self._children.append(self._top[order][size[group[order]] > 1])
@@ -46,6 +48,7 @@ class Tree:
         columns = np.concatenate([*self._children, self._top])
         start = np.cumsum(np.concatenate([[0], *self._sizes, [len(self._top)]]))
         first, end = _ranges(Adjacency(start, columns.astype(np.int32)), self.leaves)
+        # Leaves are renumbered by their position in cluster order; other clusters keep their numbers.
         place = np.arange(len(first))
         place[: self.leaves] = first[: self.leaves]
         first[: self.leaves], end[: self.leaves] = np.arange(self.leaves), np.arange(1, self.leaves + 1)
@@ -67,6 +70,7 @@ class Tree:
 def _ranges(children: Adjacency, leaves: int) -> tuple[Ints, Ints]:
     """Return per cluster its positions in cluster order."""
     size, first = np.ones(len(children), np.int64), np.zeros(len(children), np.int64)
+    # Sizes are known from the leaves up, positions from the root down.
     for cluster in range(leaves, len(children)):
         size[cluster] = size[children[cluster]].sum()
     for cluster in range(len(children) - 1, leaves - 1, -1):
@@ -80,6 +84,7 @@ def _backward(graph: Graph, parts: Parts, forward: Ints) -> Adjacency:
     position = parts.backward[:0]
     if len(forward):
         position = backward_positions(graph, parts.needs, forward, parts.middle, parts.backward)
+    # Stable: operations of one position stay in traced order.
     order = np.argsort(position, kind="stable")
     start = np.searchsorted(position[order], np.arange(len(forward) + 1))
     return Adjacency(start.astype(np.int64), parts.backward[order].astype(np.int32))

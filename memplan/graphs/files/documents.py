@@ -48,6 +48,7 @@ def parse_document(raw: bytes, path: Path) -> object:
         text = raw.decode("utf-8")
         del raw
         document = _load_json(text) if document_suffix(path) == ".json" else load_yaml(text)
+        # The search is cheap, and the walk through the document is needed only if it finds an escape.
         if _HALF_CHARACTER.search(text):
             _refuse_half_characters(document)
         return document
@@ -59,6 +60,7 @@ def parse_document(raw: bytes, path: Path) -> object:
         raise InputError(f"{path}: nested too deeply") from None
     except MemoryError:
         raise InputError(f"{path}: too large for this machine's memory") from None
+    # After UnicodeDecodeError and JSONDecodeError, which are ValueErrors too.
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -67,6 +69,7 @@ def write_document(document: object, path: Path) -> None:
     """Write `document` whole or not at all. Raises InputError if the path cannot be written."""
     data = document_bytes(document, path)
     try:
+        # mtime=0: equal documents give equal bytes.
         write_whole(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
@@ -94,17 +97,19 @@ def write_whole(data: bytes, path: Path, mode: int | None = None) -> None:
     mode: the file's permissions, by default those of new files.
     """
     _sweep(path.parent)
+    # In the same folder: a rename across file systems is not atomic.
     handle, temporary = tempfile.mkstemp(prefix=_BESIDE, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
+        # mkstemp gives mode 600, and the umask can be read only by setting it.
         if mode is None:
             umask = os.umask(0)
             os.umask(umask)
             mode = 0o666 & ~umask
         os.chmod(temporary, mode)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # Ctrl-C as well
         os.unlink(temporary)
         raise
 
@@ -150,6 +155,7 @@ def read_bytes(path: Path, most: int) -> bytes:
     try:
         expected = max(2**20, size * (MOST_UNPACKED if packed else 1))
         with gzip.open(path, "rb") if packed else path.open("rb") as stream:
+            # One byte more than allowed shows that there is more, without reading it all.
             raw = stream.read(min(most, expected) + 1)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
@@ -234,6 +240,7 @@ def _load_json(text: str) -> object:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
+    # json.loads would keep the last of two fields of one name, without a word.
     if len(fields) != len(pairs):
         raise ValueError(f"field {twice(name for name, _value in pairs)!r} stands twice in one object")
     return fields

@@ -39,6 +39,7 @@ def check_fields(row: Row, required: Collection[str], optional: Collection[str])
 def twice(names: Iterable[str]) -> str:
     """Return the first name that occurs twice. There must be one."""
     seen: set[str] = set()
+    # seen.add returns None, so a new name is not yielded.
     return next(name for name in names if name in seen or seen.add(name))
 
 
@@ -72,6 +73,7 @@ def seconds(value: object, field: str) -> float:
 
 def size(value: object, field: str) -> int:
     """Return a size in bytes: a non-negative int as it is, anything else read by its unit."""
+    # type(): a bool is an int for isinstance.
     if type(value) is int and 0 <= value < 2**62:
         return value
     try:
@@ -85,6 +87,7 @@ T = TypeVar("T")
 
 def word(value: object, field: str, words: Mapping[str, T]) -> T:
     try:
+        # KeyError: not a word. TypeError: not hashable, like a list.
         return words[cast(str, value)]
     except (KeyError, TypeError):
         raise ValueError(f"unknown {field} {value!r}: one of {', '.join(words)}") from None

@@ -36,12 +36,13 @@ def graph_digest(graph: Graph) -> str:
 
     It does not depend on whether the graph is kept as JSON or YAML.
     """
+    # Hashes the JSON text [[tensors],[operations],[results]] piece by piece, without holding all of it.
     digest, encode = hashlib.sha256(), json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
     for opening, rows in zip("[,,", rows_of(graph).values(), strict=True):
         digest.update(f"{opening}[".encode())
         between = ""
         while some := list(islice(rows, _ROWS_AT_A_TIME)):
-            digest.update((between + encode(some)[1:-1]).encode())
+            digest.update((between + encode(some)[1:-1]).encode())  # [1:-1]: without this piece's brackets
             between = ","
         digest.update(b"]")
     digest.update(b"]")

@@ -129,6 +129,7 @@ def machine_from_document(document: object) -> Machine:
         deeper=tuple(deeper),
         shared=_shared(row, [disk, *deeper]),
     )
+    # Without pinned memory the links have their pageable rates, as far as these are known.
     return (machine.without_pinned() if machine.pinned == 0 else None) or machine
 
 
@@ -185,6 +186,7 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
         for tier in (device, host, *(() if listed else below))
         if tier.capacity is not None
     }
+    # A machine without pinned memory was read from `pinned: 0`: that makes it again.
     if (pinned := 0 if machine.unpinned else machine.pinned) is not None:
         document.setdefault("host", {})["pinned"] = pinned
     if listed:
@@ -193,6 +195,7 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
     if known := {
         name: _link_to_document(link, machine.unpinned and "disk" not in name)
         for name, link in links.items()
+        # The links of listed memories are written with their memories.
         if link is not None and not (listed and "disk" in name)
     }:
         document["links"] = known
@@ -236,6 +239,7 @@ def _add_unit(row: Row, field: str, unit: str, *, below: float = inf, least: flo
     """Make a number in this range text with its unit. Others, and none, stay as they are."""
     value = row.get(field)
     if isinstance(value, int | float) and least <= value < below:
+        # The fewest digits that give the same float, without an exponent.
         row[field] = f"{Decimal(repr(value)):f}{unit}"
 
 
@@ -250,6 +254,7 @@ def _tier_to_document(tier: Tier) -> dict[str, Any]:
 
 
 def _link_to_document(link: Link, unpinned: bool) -> float | dict[str, Any]:
+    # Read back with `pinned: 0`, the link takes its pageable rate, which is all that is left.
     pageable = link.rate if unpinned else link.pageable
     measured = [list(pair) for pair in link.measured]
     optional = (("latency", link.latency), ("pageable", pageable), ("measured", measured))
@@ -302,6 +307,7 @@ def _peers(value: object) -> Peers | None:
         raise ValueError("field 'peers': how many ranks share it? Add `ranks: 8`")
     ranks = _count(row.pop("ranks"), "peers", "ranks", 1)
     replicas = _replicas(row.pop("replicas", None))
+    # A mapping always gives a link.
     link = _link(row, "peers")
     assert link is not None
     return Peers(link.rate, link.latency, None, link.measured, ranks, replicas)
@@ -337,6 +343,7 @@ def _measured(value: object, latency: float) -> tuple[tuple[int, float], ...]:
             raise ValueError(f"measured: {one} is not a size and seconds, like [1MB, 95us]")
         found.append((size(one[0], "measured"), parse_seconds(one[1])))
         (smaller, shorter), (larger, longer) = found[-2:]
+        # Equal times are valid (latency hides small sizes); a time of 0 would be an infinite rate.
         if larger <= smaller or longer < shorter or not longer:
             pair = f"{smaller} B in {shorter:.6g} s, then {larger} B in {longer:.6g} s"
             raise ValueError(f"measured: sizes and seconds must grow from the latency on, not {pair}")

@@ -90,6 +90,7 @@ def _tensors(
         if flag(row.get("spread", False), "spread"):
             spread.append(len(names))
         if "share" in row:
+            # [-1:]: this tensor is the last that was added, if it is spread at all.
             if len(names) not in spread[-1:]:
                 raise ValueError("'share' is of tensors with 'spread: true'")
             shares[len(names)] = size(row["share"], "share")
@@ -196,6 +197,7 @@ def _index(names: list[str], what: str) -> dict[str, int]:
     index = {name: position for position, name in enumerate(names)}
     if len(index) != len(names):
         for position, name in enumerate(names):
+            # The dict has the last position of a name: an earlier one differs from it.
             if index[name] != position:
                 raise ValueError(f"{what}s[{index[name]}] ({name}): the name stands twice")
     return index

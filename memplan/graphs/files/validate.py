@@ -61,6 +61,7 @@ def _sums_are_finite(graph: Graph) -> None:
     if max([sum(operations.launch.tolist()), *(mode.launch for mode in modes)]) > MOST_SECONDS:
         raise ValueError(f"to launch the operations takes more than {MOST_SECONDS:g} s")
     workspaces = [operations.workspace.max(initial=0), *(mode.workspace for mode in modes)]
+    # In float64: a sum of int64 could overflow and look small.
     if graph.tensors.bytes.sum(dtype=np.float64) + float(max(workspaces)) > MOST_BYTES:
         raise ValueError("the tensors have more bytes than any machine: more than 2 EiB")
 
@@ -87,6 +88,7 @@ def _reads_follow_writes(graph: Graph) -> None:
     operations = graph.operations
     written = np.full(len(graph.tensors), -1)
     np.maximum.at(written, operations.writes.columns, operations.writes.rows())
+    # Reads must come after the last contribution; -1: there from the start; past the end: never written.
     last_write = np.where(graph.resident | (written >= 0), written, len(operations))
     for reads, verb in ((operations.reads, "reads"), (operations.mutates, "changes")):
         rows = reads.rows()
@@ -98,6 +100,7 @@ def _reads_follow_writes(graph: Graph) -> None:
 
 
 def _results_are_made(graph: Graph) -> None:
+    # Resident tensors are there without a producer.
     made = graph.resident | (graph.producers.counts() > 0)
     for tensor in graph.results:
         if not made[tensor]:

@@ -51,6 +51,7 @@ def _tensor_row(graph: Graph, index: int) -> dict[str, Any]:
 
 
 def _operation_row(operation: Operation, names: Any) -> dict[str, Any]:
+    # graph_digest hashes these rows: leaving out other fields changes the digest that schedule files name.
     row: dict[str, Any] = {"name": operation.name, "phase": operation.phase.word, "time": operation.time}
     if operation.launch:
         row["launch"] = operation.launch

@@ -17,11 +17,12 @@ import yaml
 
 from .fields import twice
 
+# LibYAML's, if PyYAML was built with it: the same events, faster.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_MOST_ALIASED_NODES = 1_000_000
+_MOST_ALIASED_NODES = 1_000_000  # nodes that all aliases together may stand for
 _MOST_NESTED = 100
-_MOST_DIGITS = 1000
+_MOST_DIGITS = 1000  # int() takes time quadratic in the digits
 
 _BOOLEAN = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
@@ -48,12 +49,14 @@ class Dumper(_DUMPER):
 
 
 for _kind, _pattern, _first in _WORDS:
+    # PyYAML calls match: without \Z a beginning would be enough.
     Dumper.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern.pattern})\Z"), _first
     )
 
 
 def dump_yaml(document: object, stream: IO[str]) -> None:
+    # default_flow_style=None: collections of scalars alone are written on one line.
     yaml.dump(
         document, stream, Dumper, sort_keys=False, default_flow_style=None, width=10_000, allow_unicode=True
     )
@@ -128,6 +131,7 @@ class _Builder:
             raise ValueError("nested too deeply")
         if maps and self._wants_name():
             raise ValueError("a mapping is not a field's name")
+        # Open until its end: an alias within it would make a cycle.
         if event.anchor:
             self.anchors[event.anchor] = None, _OPEN
         self.open.append(_Collection([], [] if maps else None, event.anchor, self.nodes))
@@ -138,6 +142,7 @@ class _Builder:
         value: Any = one.built
         if one.names is not None:
             value = dict(zip(one.names, one.built, strict=True))
+            # A dict keeps the last of two values with one name.
             if len(value) < len(one.built):
                 raise ValueError(f"field {twice(one.names)!r} stands twice in one mapping")
         self._add(self._anchored(one.anchor, value, self.nodes - one.before))
@@ -154,6 +159,7 @@ class _Builder:
 
     def _wants_name(self) -> bool:
         one = self.open[-1] if self.open else None
+        # A mapping with as many names as values takes a name next.
         return one is not None and one.names is not None and len(one.names) == len(one.built)
 
     def _anchored(self, anchor: str | None, value: Any, size: int) -> Any:
@@ -167,6 +173,7 @@ class _Builder:
             raise ValueError(f"the alias {anchor!r} stands for nothing")
         if size == _OPEN:
             raise ValueError(f"the alias {anchor!r} stands within what it stands for")
+        # Counted as if copied: aliases of aliases multiply.
         self.nodes, self.aliased = self.nodes + size, self.aliased + size
         if self.aliased > _MOST_ALIASED_NODES:
             raise ValueError("the aliases multiply without bound")
@@ -201,6 +208,7 @@ _BY_TAG = {f"tag:yaml.org,2002:{kind}": (pattern, _READERS[kind]) for kind, patt
 
 def _scalar(event: Any) -> Any:
     text: str = event.value
+    # implicit[0] is False for quoted scalars, which are text whatever they spell.
     if event.tag in _TEXT or (event.tag is None and not event.implicit[0]):
         return text
     if event.tag is None:

@@ -169,6 +169,7 @@ def _fault_above(folders: Iterable[Path], is_open: list[Path] | None = None) -> 
     found = list[Path](is_open or ())
     for folder in folders if _POSIX else ():
         about = folder.stat()
+        # root may replace anything anyway
         if about.st_uid != 0 and (fault := _fault_of_owner(folder, about)):
             return fault
         if _is_open(about) and not about.st_mode & S_ISVTX:

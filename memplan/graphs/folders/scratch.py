@@ -50,6 +50,7 @@ def sweep(within: Path | None = None) -> None:
             with suppress(OSError):
                 about = lock.parent.lstat()
                 if S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
+                    # Open for writing: NFS gives an exclusive lock only then.
                     with lock.open("r+b") as file:
                         _lock(file)  # OSError: its process is alive
                         shutil.rmtree(lock.parent, ignore_errors=True)
@@ -59,6 +60,7 @@ def _locked(folder: Path) -> IO[bytes] | None:
     """Create the folder's lock file, which is locked from its first moment on."""
     if _FCNTL is None:
         return None
+    # A name that sweep does not look for: between creation and lock another process could take it.
     early = folder / f".{_LOCK}"
     file = early.open("wb")
     _lock(file)

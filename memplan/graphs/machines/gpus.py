@@ -96,6 +96,7 @@ class Gpu:
         """Bytes that CUDA reports: published, or by a rule that is right to TOTAL_ERROR of the memory."""
         if self.reported is not None:
             return self.reported
+        # GDDR keeps the codes of error correction in the memory itself; HBM has its own bits for them.
         kept = self.memory // 16 if self.kind == "gddr-ecc" else 0
         return int(self.memory - kept - KEPT_SHARE * self.memory - KEPT_BYTES)
 
@@ -165,7 +166,7 @@ _BUS = re.compile(r"([3-6])x(1|2|4|8|16)")
 
 def parse_bus(text: str) -> tuple[int, int]:
     """Return PCIe's generation and lanes of '4x16', and (5, 0) of 'c2c'. Raises ValueError."""
-    if text == "c2c":
+    if text == "c2c":  # presets.py takes NVLink-C2C's rate if there are no lanes
         return 5, 0
     match = _BUS.fullmatch(text)
     if not match:
@@ -232,6 +233,7 @@ def closest(name: str, known: Mapping[str, str]) -> str:
 
 def _close(name: str, known: Mapping[str, str], most: int, otherwise: str | None = None) -> list[str]:
     """Return up to so many different names that are close, the closest first; else the one given, if any."""
+    # Several spellings lead to one GPU: more matches are taken than names are wanted.
     keys = difflib.get_close_matches(spelling(name), known, n=4 * most, cutoff=0.5)
     found = list(dict.fromkeys(known[key] for key in keys))[:most]
     return found or ([otherwise] if otherwise else [])
@@ -267,6 +269,7 @@ def gpu_from_document(document: object) -> Gpu:
         given["pcie"], given["lanes"] = parse_bus(text(row["bus"], "bus"))
     if "name" in row:
         given["name"] = text(row["name"], "name")
+    # A file that gpu_to_document wrote repeats the known total: its source stays the known one.
     if base.total == given.get("reported") and base.memory == given.get("memory", base.memory):
         given |= {"reported": base.reported, "reported_source": base.reported_source}
     described = replace(base, **given)

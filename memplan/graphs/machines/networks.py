@@ -44,7 +44,7 @@ def find_replicas(text: str, count: int) -> Replicas:
     """Return so many replicas, joined by a network as `find_network` reads it. Raises InputError."""
     if count < 2:
         raise InputError(f"{count} replicas: give the number of sets of ranks that train together, 2 or more")
-    link = find_network(text, 1)
+    link = find_network(text, 1)  # only its rate and latency are taken
     return Replicas(link.rate, link.latency, count=count)
 
 

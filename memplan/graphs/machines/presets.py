@@ -60,6 +60,7 @@ class Preset:
 def presets() -> Mapping[str, Preset]:
     """Return the presets by name: one for each GPU, then the other machines that papers measured."""
     measured = _from_papers()
+    # A paper's machine with the key of a GPU (rtx3060, rtx4080) replaces that of the data sheet.
     return {gpu.key: measured.get(gpu.key) or _from_data_sheet(gpu) for gpu in gpus()} | measured
 
 
@@ -108,6 +109,7 @@ def _from_file(path: Path) -> Preset:
         for name in ("device_capacity", "host_capacity", "disk_capacity", "pinned")
         if (value := getattr(machine, name)) is not None
     }
+    # All links or none: a file with one of the two describes both directions.
     links = machine.links if machine.links.d2h or machine.links.h2d else sheet.machine.links
     rates = {name: rate for name, rate in vars(machine.updates).items() if rate is not None}
     updates = replace(sheet.machine.updates, **rates)
@@ -120,6 +122,7 @@ def with_host(preset: Preset, text: str) -> Preset:
     host = parse_host(text, _assumed(preset.gpu))
     updates = preset.machine.updates
     sources = {**preset.sources, "host": "as given"}
+    # Memory alone: the speeds of the assumed host stay.
     if "," in text:
         updates = replace(host.updates(updates.device or 0.0), device=updates.device)
         sources["updates.host"] = f"{host}, by the rule of hosts.py"
@@ -159,6 +162,7 @@ def find_machine(text: Path | str) -> Machine:
 
 
 def _from_data_sheet(gpu: Gpu) -> Preset:
+    # No lanes: 0 is replaced by the rate of NVLink-C2C.
     bus = LANE_BYTES_PER_SECOND[gpu.pcie] * gpu.lanes or C2C_BYTES_PER_SECOND
     link, host = PCIE_EFFICIENCY * bus, _assumed(gpu)
     name = f"PCIe {gpu.pcie}.0 x{gpu.lanes}" if gpu.lanes else "NVLink-C2C"
@@ -243,6 +247,7 @@ def _of_paper(name: str, gpu: str, sources: Mapping[str, str], **known: Any) -> 
     Papers count all the memory on the box; their schedules leave free what CUDA takes.
     """
     sheet = _from_data_sheet(find_gpu(gpu))
+    # The data sheet's fused rate is that of another, assumed host.
     updates = replace(sheet.machine.updates, host=THESIS_HOST_UPDATES, host_fused=None)
     machine = replace(sheet.machine, **{"device_capacity": sheet.gpu.memory, "updates": updates, **known})
     common = {"device": "all the memory on the box, as the paper counts", "updates.host": _OFFMATE}

@@ -35,9 +35,11 @@ from ..arrays import Ints
 from ..compiled import compiled
 from .level import Columns
 
+# Kinds 0 to 3: bit 0 leaves x out, bit 1 takes a in. Kind 4: {x, x + 1}.
 _KINDS = 5
+# Candidates only grow as groups do: neither reason goes away, and the candidate is dropped for good.
 _NONE, _ONE_GROUP = -1, -2
-_INVALID = np.inf
+_INVALID = np.inf  # (*) may hold when groups have grown: the candidate is scored once more then
 _MOST_VALUES = 1000
 """A node with more values is in no candidate as a: a score takes as long as they are many."""
 
@@ -135,6 +137,7 @@ def _scored(
     lower: int,
     alpha: float,
 ) -> list[tuple[float, int]]:
+    # Numba takes the type of the empty list from this.
     heap = [(0.0, 0) for _ in range(0)]
     for candidate in range(len(alive)):
         if alive[candidate]:
@@ -169,10 +172,12 @@ def _collect(
         found = 2
     else:
         a = max(dominator[x], shared[x])
+        # The dominator itself only: a shared tensor's producer stays outside.
         if kind >= 2 and (a < 0 or a > dominator[x] or _values(level, a) > _MOST_VALUES):
             return _NONE
         done = 0
         while done < found:
+            # Rows are increasing: from the last on, all after the first p <= a come before a too.
             for k in range(level.needs_start[nodes[done] + 1] - 1, level.needs_start[nodes[done]] - 1, -1):
                 p = level.needs[k]
                 if p <= a:
@@ -185,7 +190,7 @@ def _collect(
                     found += 1
             done += 1
         if kind % 2 == 1:
-            mark[x] = 0
+            mark[x] = 0  # no candidate has the number 0
             found -= 1
             nodes[0] = nodes[found]
         if kind >= 2:
@@ -196,6 +201,7 @@ def _collect(
         return _NONE
     base = found
     for i in range(base):
+        # All nodes of each group that is touched, along its ring.
         other = groups.next[nodes[i]]
         while other != nodes[i]:
             if mark[other] != turn:
@@ -205,6 +211,7 @@ def _collect(
                 nodes[found] = other
                 found += 1
             other = groups.next[other]
+    # As many nodes as the first one's group has: it is that group, and nothing is merged.
     return _ONE_GROUP if groups.size[groups.group[nodes[0]]] == found else found
 
 
@@ -214,6 +221,7 @@ def _score(level: Columns, notes: Notes, count: int, alpha: float) -> float:
     nodes, mark, turn = notes.nodes, notes.mark, notes.turn[0]
     made, read = notes.made, notes.read
     lowest = nodes[0]
+    # (*): needs after the group's first node must be inside.
     for i in range(1, count):
         lowest = min(lowest, nodes[i])
     operations = 0
@@ -237,17 +245,19 @@ def _score(level: Columns, notes: Notes, count: int, alpha: float) -> float:
             if made[x] > 0:
                 if read[x] < level.readers[x] or made[x] < level.producers[x] or level.leaves[x]:
                     between += level.bytes[x]
-                made[x] = -1
+                made[x] = -1  # -1: counted, if a second node makes it too
     for i in range(count):
         for k in range(level.reads_start[nodes[i]], level.reads_start[nodes[i] + 1]):
             x = level.reads[k]
             if read[x] > 0:
+                # Made by none of the nodes, so it comes in from outside.
                 if made[x] == 0:
                     between += level.bytes[x]
                 read[x] = 0
     for i in range(count):
         for k in range(level.makes_start[nodes[i]], level.makes_start[nodes[i] + 1]):
             made[level.makes[k]] = 0
+    # One byte more: else all candidates without bytes between would score 0, whatever their size.
     return float((between + 1.0) * operations**alpha)
 
 
@@ -289,6 +299,7 @@ def _merge(groups: Groups, notes: Notes, count: int) -> int:
     first, merged = nodes[0], 0
     for i in range(count):
         first = min(first, nodes[i])
+        # A group's first node bears its own number: this counts the groups.
         merged += groups.group[nodes[i]] == nodes[i]
     for i in range(count):
         groups.group[nodes[i]] = first

@@ -62,6 +62,7 @@ class Level:
         """Return per node the last of `needs` that it does not follow, -1 if it follows all."""
         width = max(1, len(self))
         last = np.full(len(self), -1, np.int64)
+        # Edges as numbers, node · width + predecessor: unique within either.
         keys, along = (edges.rows() * width + edges.columns for edges in (self.needs, self.follows))
         other = keys[~np.isin(keys, along, assume_unique=True)]
         np.maximum.at(last, other // width, other % width)
@@ -88,6 +89,7 @@ class Level:
 
         group: per node its number in the level above, which numbers them in a valid order.
         """
+        # weights make bincount return float64, exact here
         operations = np.bincount(group, self.operations, count).astype(np.int64)
         needs, follows = (
             _distinct(group[edges.rows()], group[edges.columns], count, count)
@@ -110,6 +112,7 @@ def level_of(graph: Graph, parts: Parts) -> Level:
     leaves = np.zeros(tensors, np.bool_)
     leaves[list(graph.results)] = True
     middle = np.isin(operations.reads.rows(), parts.middle)
+    # What the loss and the rest of the middle read leaves the forward part.
     leaves[operations.reads.columns[middle]] = True
     values = _values(makes, reads, count, leaves)
     follows = _follows(needs, values[1], values[0], _shared(graph, parts))
@@ -163,6 +166,7 @@ def _values(
     tensors = len(leaves)
     made = np.unique(makes[0] * tensors + makes[1])
     within = np.bincount(makes[1], minlength=tensors) > 0
+    # Only what a node of the level makes is a value.
     read = np.unique((reads[0] * tensors + reads[1])[within[reads[1]]])
     read = read[~np.isin(read, made, assume_unique=True)]
     readers = np.bincount(read % tensors, minlength=tensors)
@@ -172,6 +176,7 @@ def _values(
 
 
 def _distinct(row: Ints, column: Ints | Indices, count: int, width: int) -> Adjacency:
+    # Edges within a group disappear.
     keep = row != column
     return _rows(np.unique(row[keep] * width + column[keep]), count, width)
 

@@ -62,6 +62,7 @@ def partition(
     if len(part.forward) > top:
         level = level_of(graph, part)
         while len(level) > top:
+            # A side branch has fewer than half as many nodes as a group may have.
             dominator = dominators(level.follows, lower // 2)
             most = min(lower, 2 * ceil(len(level) / top)) if tree.grown else lower
             first = grouped(level.columns, dominator, level.shared(), top, most, alpha)

@@ -57,14 +57,19 @@ class _Assignment:
         self.graph, self.forward = graph, forward
         self.block: dict[int, int] = {}
         self.ranges: list[tuple[int, int]] = []
+        # Per tensor the least block of its contributions so far: the first moment at which it may be
+        # complete.
         self.made: dict[int, int] = {
             x: forward.count - 1 for o in forward.after_loss for x in graph.operations.writes[o].tolist()
         }
         changed = {x for o in backward for x in graph.mutate_lists[o]}
+        # used: per tensor that is changed later, the least block of its uses so far. changed: that of its
+        # change.
         self.used: dict[int, int] = {}
         for x in changed:
             users: list[int] = graph.consumers[x].tolist()
             inside = (forward.block[o] for o in users if forward.block[o] >= 0)
+            # A block's forward may be recomputed right before its backward: the change must come after that.
             self.used[x] = min(inside, default=forward.count - 1)
         self.changed: dict[int, int] = {}
 
@@ -84,11 +89,14 @@ class _Assignment:
         block = min(limit, wanted)
         self.block[operation] = block
         if inside or cuts:
+            # Cut i is block i's output and block i + 1's input: both ends of the range are widened for
+            # either.
             first = min([block, *inside, *(cut + 1 for cut in cuts)])
             last = max([block, *inside, *cuts])
             if first < last:
                 self.ranges.append((first, last))
         for x, _bit in graph.contributions(operation):
+            # A sum is complete with its last contribution, in the least block.
             self.made[x] = min(block, self.made.get(x, _ANY))
         for x in graph.input_lists[operation]:
             if x in self.used:

@@ -69,6 +69,7 @@ def chain_of(graph: Graph) -> Chain:
     """Return the finest chain of blocks that the graph is, by the rules above."""
     forward, backward, after = _parts(graph)
     loss = np.flatnonzero(graph.operations.phase[forward] == Phase.LOSS)
+    # Without a loss the last operation takes its place: no cut comes after it.
     end = int(loss[0]) if len(loss) else max(0, len(forward) - 1)
     cuts = forward_cuts(graph, forward, end, _made_once(graph, forward, end))
     blocks = _forward_blocks(graph, forward, end, cuts)
@@ -85,6 +86,7 @@ def chain_of(graph: Graph) -> Chain:
         tuple(after.tolist()),
     )
     chain = finest.joined(_firsts(blocks.count, ranges))
+    # One block, in traced order, is right for any graph.
     if _made_in_both(graph, forward, backward) or not is_valid_order(graph, chain.order()):
         return _one_block(graph)
     return chain
@@ -112,6 +114,7 @@ def _parts(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
     later = np.flatnonzero(phase == Phase.BACKWARD)
     stop = int(later[-1]) + 1 if len(later) else len(phase)
     operations = np.arange(stop)
+    # Forward operations that the file has after the first backward one.
     late = operations[(np.cumsum(is_backward[:stop]) > 0) & ~is_backward[:stop]]
     if len(late):
         writes = graph.operations.writes
@@ -137,6 +140,7 @@ def _made_once(graph: Graph, forward: NDArray[np.int64], end: int) -> NDArray[np
     early = {x for o in map(int, forward) for x in graph.mutate_lists[o]}
     for x in early.union(np.flatnonzero(once).tolist()):
         users = np.union1d(graph.consumers[x], graph.producers[x])
+        # Recomputed after the change, such a user would read the new value.
         fixed[users[users < graph.mutators[x].max()]] = True
     for operation in forward[:end][fixed[forward[:end]]].tolist():
         once[operations.writes[operation]] = True
@@ -162,6 +166,7 @@ def _forward_blocks(graph: Graph, forward: NDArray[np.int64], end: int, cuts: Cu
 
 def _firsts(count: int, ranges: list[tuple[int, int]]) -> list[int]:
     """Return the first block of each group, if the blocks first … last of each range become one."""
+    # A difference array: blocks with a sum above 0 are joined to the one before.
     inside = np.zeros(count + 1, np.int64)
     for first, last in ranges:
         inside[first + 1] += 1

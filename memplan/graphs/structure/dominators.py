@@ -85,9 +85,12 @@ def _common(a: int, b: int, parent: Ints, jump: Ints, depth: Ints) -> int:
             return -1
         if depth[a] < depth[b]:
             a, b = b, a
+        # Take the jump only if it does not pass the other node's depth.
         if depth[a] > depth[b]:
             far = jump[a]
             a = far if far >= 0 and depth[far] >= depth[b] else parent[a]
+        # Nodes of one depth have jumps of one length: if these lead to different nodes, both are below the
+        # answer.
         elif jump[a] != jump[b]:
             a, b = jump[a], jump[b]
         else:

@@ -120,12 +120,14 @@ def _candidates(spans: Spans, must: Mask) -> Iterator[Mask]:
 
 def _take_back(spans: Spans, shared: Mask, must: Mask) -> Mask:
     rows = np.flatnonzero(shared & ~must)
+    # Stable: equal sizes keep the order of tensors, so the result does not depend on the sort.
     largest = rows[np.argsort(-spans.bytes[rows], kind="stable")][:_TAKEN_BACK]
     least = _memory(spans, shared)
     for row in largest.tolist():
         without = shared.copy()
         without[row] = False
         estimate = _memory(spans, without)
+        # At equal estimates share less: a shared tensor is kept for the whole iteration.
         if estimate <= least:
             least, shared = estimate, without
     return shared
@@ -138,11 +140,15 @@ def _cuts(spans: Spans, shared: Mask) -> tuple[Positions, Positions]:
     """
     own = ~shared
     rows = np.flatnonzero(own)
+    # Crossing p counts a tensor that is read after p, and once more one that is not complete at p: a sum
+    # whose contributions lie on both sides can't be the one tensor of a cut.
     crossing = _count(spans.length, spans.made[own], spans.read[own])
     crossing += _count(spans.length, spans.made[own], spans.complete[own])
+    # Where one tensor alone crosses, the sum of row numbers is its row.
     which = _count(spans.length, spans.made[own], spans.read[own], rows)
     positions = np.flatnonzero(crossing[: spans.end] <= 1)
     row = np.where(crossing[positions] == 1, which[positions], -1)
+    # prepend=-1 drops cuts that nothing crosses before the first that a tensor crosses.
     first = np.diff(row, prepend=-1) != 0
     return positions[first], row[first]
 
@@ -158,6 +164,7 @@ def _count(length: int, first: Positions, last: Positions, weight: Positions | i
 def _memory(spans: Spans, shared: Mask) -> float:
     """Return the estimate E, in bytes."""
     positions, rows = _cuts(spans, shared)
+    # rows is -1 where nothing crosses; bytes[-1] is then taken and replaced by 0.
     at_cut = np.where(rows >= 0, spans.bytes[rows], 0) if len(spans.bytes) else rows
     output = max(1.0, float(at_cut.mean())) if len(positions) else 1.0
     kept = spans.saved & ~shared

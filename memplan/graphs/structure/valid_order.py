@@ -25,6 +25,7 @@ def is_valid_order(graph: Graph, order: Sequence[int]) -> bool:
 def _complete_when_used(graph: Graph, place: NDArray[np.int64]) -> bool:
     """Tell whether every tensor is read, or changed in place, only after all its contributions."""
     writes, tensors = graph.operations.writes, len(graph.tensors)
+    # A tensor without producers has -1 and is there before any use.
     made, used = np.full(tensors, -1, np.int64), np.full(tensors, len(place), np.int64)
     np.maximum.at(made, writes.columns, place[writes.rows()])
     for uses in (graph.operations.reads, graph.operations.mutates):

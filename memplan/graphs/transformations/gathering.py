@@ -45,6 +45,8 @@ class _Writer:
         graph, parts = self.whole, self.parts
         for x in range(len(graph.tensors)):
             name, size, kind, layer = graph.tensor(x)
+            # Gradients keep their size until they are scattered: then w.grad.share is the parameter's
+            # gradient.
             size = self.peers.share_of(size) if x in parts.weights | parts.states else size
             self.draft.tensor(name, size, Kind.GRADIENT if x in parts.gradients else kind, layer)
         complete = dict[int, list[int]]()
@@ -56,6 +58,7 @@ class _Writer:
             self.draft.operation(**operation._asdict())
             for x in complete.get(o, ()):
                 self._scatter(x)
+        # The fingerprint is that of the program without gathers and scatters.
         source = {key: value for key, value in graph.source.items() if key != "fingerprint"}
         return self.draft.graph(graph.results, _without_network(graph.machine), source)
 
@@ -97,11 +100,13 @@ class _Writer:
 
         def part(one: Operation | Mode) -> dict[str, float | int]:
             workspace = share_of_workspace(self.whole, self.parts, index, one.workspace, self.peers)
+            # The work goes with the number of elements.
             return {"time": one.time / self.peers.ranks, "workspace": workspace}
 
         def own(tensors: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(self.scattered.get(x, x) for x in tensors)
 
+        # Host variants stay: shares are tensors that the host can have.
         modes = (replace(one, reads_host=own(one.reads_host), **part(one)) for one in operation.modes)
         edges = {"reads": own(operation.reads), "mutates": own(operation.mutates), "modes": tuple(modes)}
         return operation._replace(**edges, **part(operation))

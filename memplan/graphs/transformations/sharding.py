@@ -41,6 +41,7 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
     parts, operations = parts_of(graph, peers), graph.operations
     shares, on_shares = shares or {}, parts.on_shares
     spread = parts.weights | parts.gradients | (parts.states & shares.keys())
+    # Whole on no rank: this rank has its own share of each, rounded up.
     local = sorted(parts.states - spread)
     sizes, workspace = graph.tensors.bytes.copy(), operations.workspace.copy()
     sizes[local] = -(-sizes[local] // peers.ranks)
@@ -52,6 +53,7 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
         tensors=replace(graph.tensors, bytes=sizes, spread=spread, shares=shares),
         operations=replace(
             operations,
+            # Only updates use spread tensors on the peers (Graph.on_peers).
             phase=np.where(on_shares, Phase.UPDATE, operations.phase).astype(np.uint8),
             time=np.where(on_shares, operations.time / peers.ranks, operations.time),
             workspace=workspace,
@@ -67,6 +69,7 @@ def rank_bytes(graph: Graph) -> int:
     """Return the bytes of a rank's shares of weights and optimizer states, wherever these lie."""
     kind = graph.tensors.kind
     states: list[int] = np.flatnonzero((kind == Kind.OPTIMIZER_STATE) & ~graph.spread).tolist()
+    # With collectives as operations a weight's share is a tensor of its own, which the gather reads.
     gathered = {x for o in graph.operations.comm for x in graph.read_lists[o] if kind[x] == Kind.PARAMETER}
     return graph.share_bytes + int(graph.tensors.bytes[[*states, *gathered]].sum())
 
@@ -78,6 +81,7 @@ def _with_sums_out_of_place(graph: Graph) -> Graph:
         x: changing
         for x in np.flatnonzero(kind == Kind.PARAMETER_GRADIENT).tolist()
         if (changing := [o for o in graph.mutators[x].tolist() if phase[o] == Phase.BACKWARD])
+        # A sum that is read between its changes can't be renamed, and stays.
         and not any(o < changing[-1] and o not in changing for o in graph.consumers[x].tolist())
     }
     if not sums:
@@ -93,6 +97,7 @@ def _with_sums_out_of_place(graph: Graph) -> Graph:
         making: list[int] = graph.producers[x].tolist()
         for o in making:
             writes[o] = [parts[0] if y == x else y for y in writes[o]]
+        # Each sum before a change is a tensor of its own; the last change writes the gradient.
         for o, before, after in zip(changing, parts, [*parts[1:], x], strict=True):
             reads[o] = [*(y for y in reads[o] if y != x), before]
             writes[o].append(after)

@@ -56,6 +56,7 @@ def parts_of(graph: Graph, peers: Peers) -> Parts:
 
 def _check(graph: Graph, parts: Parts, x: int) -> None:
     """Raise InputError if something else than an operation on shares changes a tensor, or one makes it."""
+    # Backward may change gradients in place; weights are changed on shares alone.
     changing = [o for o in graph.mutators[x].tolist() if not parts.on_shares[o] and x in parts.weights]
     making = [o for o in graph.producers[x].tolist() if parts.on_shares[o]]
     if changing or making or (x in parts.gradients and x in graph.results):
@@ -71,6 +72,7 @@ def share_of_workspace(graph: Graph, parts: Parts, operation: int, workspace: in
     spread = parts.weights | parts.gradients
     sizes = (int(graph.tensors.bytes[x]) for x in graph.input_lists[operation] if x in spread)
     largest = max(sizes, default=0)
+    # As many whole copies as fit into the workspace shrink to shares; the rest does not.
     copies, rest = divmod(workspace, largest) if largest else (0, workspace)
     return copies * peers.share_of(largest) + rest
 

@@ -71,8 +71,7 @@ def with_updates(
     of bfloat16 weights. workspace_scale: likewise for an update's workspace, on either side.
     gradients: per weight its gradient; by default found by name. clip_rate: bytes of gradient per second at
     which the norm is computed; None does not clip, else the norm of all is a result. The source's fingerprint
-    is
-    removed: the program that it stands for has no updates. Raises InputError, one line.
+    is removed: the program that it stands for has no updates. Raises InputError, one line.
     """
     pairs = gradients_by_name(graph) if gradients is None else gradients
     _check(graph, pairs)
@@ -83,6 +82,7 @@ def with_updates(
     complete = {weight: _last(graph.producers[g], graph.mutators[g]) for weight, g in pairs.items()}
     clipped, ready = -1, dict[int, list[int]]()
     if clip_rate is not None:
+        # The norm of all gradients is known after the last gradient of all.
         clipped = max(complete.values())
         for weight, place in complete.items():
             ready.setdefault(place, []).append(weight)
@@ -142,6 +142,8 @@ def _places(graph: Graph, complete: Mapping[int, int], when: When, clipped: int)
     for weight, made in complete.items():
         place = len(graph.operations) - 1
         if when == "in-backward":
+            # A tied weight is updated after its last reader; one that forward changes in place, after that
+            # change.
             place = max(made, _last(graph.consumers[weight], graph.mutators[weight]), clipped)
         places.setdefault(place, []).append(weight)
     return places
@@ -177,6 +179,7 @@ class _Writer:
         norm = self.draft.tensor(f"{one.name}.grad.norm", NUMBER_BYTES, Kind.GRADIENT)
         self.draft.operation(
             f"{one.name}/norm",
+            # size / rate: seconds, as bytes over bytes per second.
             time=size / rate,
             reads=[gradient],
             writes=[norm],

@@ -75,6 +75,7 @@ def check_call(module: nn.Module, positional: tuple[Any, ...], named: Mapping[st
 def by_name(module: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call's arguments by the names that forward gives them, by their numbers if it gives none."""
     names = [name for name, each in _parameters(module).items() if each.kind in _POSITIONAL]
+    # Those of `*args`.
     names += [str(i) for i in range(len(names), len(positional))]
     return {**dict(zip(names, positional, strict=False)), **named}
 

@@ -115,6 +115,7 @@ def with_parts(thing: Any, parts: Mapping[Any, Any]) -> Any:
     if (node := pytree_node(type(thing))) is not None:
         context = node.flatten_fn(thing)[1]
         return node.unflatten_fn([part for key, part in parts.items() if key != _CONTEXT], context)
+    # Not through __init__, whose arguments nobody knows.
     made, before = copy.copy(thing), dict(_attributes(thing))
     for key, part in parts.items():
         if isinstance(key, _Kind):
@@ -163,7 +164,7 @@ def _called(function: Any) -> Any:
 def _has_tensor(thing: Any, depth: int = 0) -> bool:
     if is_a(thing, Tensor):
         return True
-    if depth > 4 or is_a(thing, _WHOLE):
+    if depth > 4 or is_a(thing, _WHOLE):  # objects may refer to each other in a circle
         return False
     found = container_parts(thing)
     parts = _attributes(thing) if found is None else found

@@ -92,6 +92,7 @@ class ModelFile(NamedTuple):
             return
         path = Path(self.path)
         batches = _guarded(path, "data() fails", lambda: iter(cast(Any, self.data)()))
+        # With a default: StopIteration would count as a failure of the user's code.
         while (made := _guarded(path, "data() fails", lambda: next(batches, _END))) is not _END:
             yield _guarded(path, "data() fails", partial(_as_batch, made, isinstance(example, Labelled)))
 
@@ -127,7 +128,7 @@ def _run(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: not a Python file")
     module, loader = module_from_spec(spec), spec.loader
-    sys.modules[name] = module
+    sys.modules[name] = module  # before it runs: dataclasses and pickle look it up there
     _guarded(path, "the file can't be run", lambda: loader.exec_module(module))
     return module
 
@@ -183,7 +184,7 @@ def _guarded(path: Path, what: str, run: Callable[[], T]) -> T:
         if (name := _missing(error)) is None:
             raise _failed(path, what, error) from error
         raise MissingPackageError(f"{path}: needs the package {name}, not installed here") from error
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a script may call sys.exit
         raise _failed(path, what, error) from error
 
 
@@ -220,4 +221,4 @@ def _imports_from(path: Path) -> Generator[None]:
     finally:
         sys.path.remove(folder)
         if folder not in sys.path:
-            sys.path.append(folder)
+            sys.path.append(folder)  # not removed: the model's code may import later

@@ -72,7 +72,7 @@ def load_configuration(
     if chosen not in TYPES:
         raise InputError(f"{path}: its weights are {chosen}: choose one of {', '.join(TYPES)}")
     if hasattr(config, "use_cache"):
-        config.use_cache = False
+        config.use_cache = False  # keys and values for generation would be outputs
     positions = _length(config, length, path) if kind.main_input_name == "input_ids" else None
     if length and positions is None:
         raise InputError(f"{path}: {kind.__name__} takes no tokens, so it has no length")
@@ -81,6 +81,7 @@ def load_configuration(
     def build(batch: int = 1) -> tuple[Any, dict[str, torch.Tensor]]:
         model = kind(config).to(TYPES[chosen]).train()
         return model, {
+            # Zero is a token and a class of every model.
             name: torch.zeros(
                 (batch, *shape), dtype=TYPES[chosen] if name in _REAL else torch.int64, device="cpu"
             )
@@ -179,6 +180,7 @@ def _example(kind: Any, config: Any, length: int | None, path: Path) -> dict[str
         if name.endswith(_TOKENS):
             return {**tokens, "labels": (length,)}
         if name.endswith("ForSequenceClassification"):
+            # Without one these classes take no batch of more than one sample.
             config.pad_token_id = 0 if config.pad_token_id is None else config.pad_token_id
             return {**tokens, "labels": ()}
         if name.endswith("ForQuestionAnswering"):

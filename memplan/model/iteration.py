@@ -159,6 +159,7 @@ class Iteration(NamedTuple):
 
 def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
     """Return the iteration on a device; the module itself moves."""
+    # Before the first weight is there: the allocator's settings hold for memory that it takes later.
     device_of(torch.device(device)).expect_weights()
     tensors = {name: tensor.to(device) for name, tensor in tensors_in(iteration.inputs).items()}
     inputs = with_tensors(iteration.inputs, tensors)
@@ -230,6 +231,7 @@ def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) ->
         returned = call(module, inputs)
         if not iteration.has_loss:
             return None, output_of(returned, iteration.outputs, None)
+        # A loss function that takes the inputs gets one dict, however forward was called.
         known = by_name(iteration.module, *inputs) if isinstance(inputs, Called) else inputs
         loss = loss_of(returned, iteration.loss_fn, known, trains=iteration.trains)
         return loss, output_of(returned, iteration.outputs, loss)
@@ -241,6 +243,7 @@ def differentiated(iteration: Iteration, loss: Tensor, inputs: Inputs) -> Tensor
     """
     given = unscaled(inputs)
     divisor = given.get(DIVISOR, iteration.accumulate) if isinstance(given, dict) else iteration.accumulate
+    # Divided first, then scaled, as training loops do: the other order rounds otherwise.
     part = loss if iteration.accumulate == 1 else loss / divisor
     scale = scale_of(inputs)
     return part if scale is None else part * scale

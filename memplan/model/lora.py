@@ -78,6 +78,7 @@ def with_adapters(module: nn.Module, wanted: LowRank) -> None:
         known = f"its linear layers are named {', '.join(there)}" if there else "it has none"
         named = f" named {' or '.join(wanted.targets)}" if wanted.targets else ""
         raise InputError(f"--lora: the model has no linear layer{named} to adapt: {known}")
+    # Before the adapters are there: theirs stay trainable.
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(_within(name, heads) and not wanted.targets)
     for name in targets:
@@ -92,7 +93,7 @@ def _widths(module: nn.Module) -> tuple[int, int] | None:
         return module.in_features, module.out_features
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # GPT-2's, of transformers
         weight: Any = module.weight
-        inputs, outputs = weight.shape
+        inputs, outputs = weight.shape  # the transpose of nn.Linear's
         return int(inputs), int(outputs)
     return None
 

@@ -115,7 +115,7 @@ class Processes:
         self._group: dist.ProcessGroup = module.process_group  # pyright: ignore[reportAttributeAccessIssue]
         self.size, self.rank = dist.get_world_size(self._group), dist.get_rank(self._group)
         self._device = device_of(next(module.parameters()).device)
-        self._first = dist.get_global_rank(self._group, 0)
+        self._first = dist.get_global_rank(self._group, 0)  # broadcast takes no rank of the group
         self._buffers = bool(module.broadcast_buffers)
         self._together = False
         name = name_of_group(self._group)
@@ -133,6 +133,7 @@ class Processes:
         """
         if not self._together:
             return gradient.clone()
+        # Multiplied before the sum, as in PyTorch: a division of the sum rounds otherwise.
         averaged = gradient * (1 / self.size)
         self._run(dist.all_reduce, averaged)
         return averaged
@@ -202,7 +203,7 @@ class Processes:
             if tensor.is_cpu:
                 self._signs.wait_or_search(work)
             else:
-                work.wait()
+                work.wait()  # with NCCL the stream waits, and not this thread
         except RuntimeError as error:
             if not is_of_network(error):
                 raise
@@ -234,6 +235,7 @@ class Processes:
             failed = error
             raise
         finally:
+            # After a failure too: the other ranks wait for this word.
             mine = (failed and (str(failed) or type(failed).__name__), self._averaged, accumulate)
             found = self._gathered(mine)
             if failed is None:
@@ -276,7 +278,7 @@ class Processes:
 
     def _measured(self) -> tuple[float, float]:
         """Measure the constant time of an average, in seconds, and its seconds per byte."""
-        small, large = (self._timed(torch.zeros(size // 4, device="cpu")) for size in _SIZES)
+        small, large = (self._timed(torch.zeros(size // 4, device="cpu")) for size in _SIZES)  # of 4 bytes
         rate = max(0.0, (large - small) / (_SIZES[1] - _SIZES[0]))
         return max(0.0, small - rate * _SIZES[0]), rate
 
@@ -288,6 +290,7 @@ class Processes:
             dist.all_reduce(tensor, group=self._group)
             self._device.synchronize()
             seconds.append(perf_counter() - start)
+        # Whatever else the machine does only adds to a round.
         return min(seconds)
 
     def _gathered(self, mine: Any) -> list[Any]:

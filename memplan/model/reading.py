@@ -47,7 +47,7 @@ class Reading:
 
         Raises MismatchError for a call that the module would not take either.
         """
-        keywords = dict(keywords)
+        keywords = dict(keywords)  # the caller's stays as it is
         targets = keywords.pop(TARGETS, None) if self._for_loss else None
         if len(arguments) == 1 and not keywords and self._is_batch(arguments[0]):
             inputs = dict(arguments[0]) if isinstance(arguments[0], Mapping) else tuple(arguments[0])

@@ -25,6 +25,7 @@ def content(constant: torch.Tensor) -> str:
     """Return a digest of a tensor's bytes."""
     if isinstance(constant, FakeTensor):
         return "unknown"
+    # As bytes: NumPy has no bfloat16. Flat: a tensor without dimensions has no view of another item size.
     data = constant.detach().cpu().contiguous().flatten().view(torch.uint8)
     return sha256(data.numpy().tobytes()).hexdigest()
 
@@ -40,7 +41,7 @@ def _text(argument: Any, value: Callable[[int], str]) -> str:
     if isinstance(argument, tuple | list):
         return f"[{', '.join(_text(part, value) for part in argument)}]"
     if isinstance(argument, torch.device):
-        return argument.type
+        return argument.type  # without its index, which differs between ranks that run one program
     if isinstance(argument, torch.Generator):
         return "generator"  # which one, the fingerprint says by its path
     return repr(argument)

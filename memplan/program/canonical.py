@@ -29,6 +29,7 @@ def named(program: Program) -> Program:
     of_storages, of_operations = Names(), Names()
     for number, storage in enumerate(_constants(program, order)):
         storages[storage] = storages[storage]._replace(name=f"constants.{number}")
+    # Names that stay are taken first, so that no new name is one of them.
     for storage, one in enumerate(storages):
         if storage not in made or one.kind == Kind.PARAMETER_GRADIENT or one.name == LOSS:
             of_storages.unique(one.name)
@@ -61,7 +62,7 @@ class _Identities:
         self._maker: dict[int, int] = {}
         drawn = 0
         for index, operation in enumerate(program.operations):
-            drawn += operation.random
+            drawn += operation.random  # draws are never interchangeable: their order decides their numbers
             label = f"{operation.phase.word} {operation.layer} {drawn if operation.random else ''}"
             self._source.append(_hash(f"{label} {call_text(operation.call, self._value)}"))
             self._values |= {
@@ -82,6 +83,7 @@ class _Identities:
             ranks[index] = rank
         times = Counter(keys)
         twins = [index for index, key in enumerate(keys) if times[key] > 1]
+        # From the inputs on: deeper twins are ordered by the ranks of what they read.
         for depth in sorted({self._depth[index] for index in twins}):
             self._order_twins([index for index in twins if self._depth[index] == depth], keys, ranks)
         return ranks
@@ -111,6 +113,7 @@ class _Identities:
         uses = [""] * len(program.operations)
         for index in reversed(range(len(program.operations))):
             operation = program.operations[index]
+            # Sorted, since consumers come in the order of the trace.
             becomes = [sorted(used.get(storage, ())) for storage in operation.writes]
             uses[index] = _hash(repr(becomes))
             for place, storage in enumerate(operation.reads):
@@ -138,6 +141,7 @@ def _constants(program: Program, order: list[int]) -> list[int]:
     """Return the constants' storages, in the order of their first use."""
     own = {program.values[value].storage for value in program.constants}
     used = (storage for index in order for storage in _read_in_order(program, program.operations[index]))
+    # Last come those that no operation reads.
     return list(dict.fromkeys((*(storage for storage in used if storage in own), *sorted(own))))
 
 

@@ -42,14 +42,17 @@ class FreeNames:
         if isinstance(argument, tuple):
             parts = [self.of_argument(part) for part in argument]  # pyright: ignore
             return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+        # Exact types: the repr of a subclass, an enum's for example, is not source.
         if argument is None or type(argument) in (bool, int):
             return repr(argument)
+        # `inf` and `nan` are no literals.
         if type(argument) is float and isfinite(argument):
             return repr(argument)
         return self.of_thing(argument)
 
     def of_thing(self, thing: Any) -> str:
         """Return a name for something that is not taken apart."""
+        # By text: not every argument can be a key, and equal dtypes and devices share a name.
         return self._name("c", thing, f"{type(thing).__name__} {thing!r}")
 
     def _name(self, letter: str, thing: Any, key: object) -> str:

@@ -84,6 +84,7 @@ def with_costs(graph: Graph, costs: Sequence[Cost], source: Mapping[str, Any], m
         modes={row: modes for row, cost in enumerate(costs) if (modes := _modes(cost))},
     )
     made = replace(graph, operations=operations, source={**graph.source, **source}, machine=machine)
+    # Costs alone differ, so what was computed of the structure stays valid.
     return made.share_structure(graph)
 
 

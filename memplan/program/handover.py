@@ -44,6 +44,7 @@ def example_cotangents(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     found: dict[str, Tensor] = {}
     for name, output in outputs.items():
+        # Drawn on the CPU and in row-major order: the numbers depend on neither device nor strides.
         numbers = torch.randn(output.shape, generator=generator, dtype=_drawn(output.dtype), device="cpu")
         found[name] = torch.empty_like(output, requires_grad=False).copy_(numbers)
     return found

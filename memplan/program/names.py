@@ -19,7 +19,7 @@ class Names:
             if times == 1:
                 return name
             candidate = f"{name}_{times}"
-            if candidate not in self._times:
+            if candidate not in self._times:  # a layer's own name may end in _2
                 self._times[candidate] = 1
                 return candidate
 

@@ -83,7 +83,7 @@ def output_of(returned: Any, wanted: Wanted, loss: Tensor | None) -> Output:
 def _is_named(name: str, wanted: Wanted) -> bool:
     if isinstance(wanted, bool):
         return wanted
-    return any(name == one or name.startswith(f"{one}.") for one in wanted)
+    return any(name == one or name.startswith(f"{one}.") for one in wanted)  # hidden_states.0 …
 
 
 def _listed(leaves: Mapping[str, Any]) -> str:

@@ -98,8 +98,9 @@ class Value(NamedTuple):
     @property
     def end(self) -> int:
         """Return the bytes from the start of the storage to the end of the value's last element."""
-        if 0 in self.shape:
+        if 0 in self.shape:  # it needs no bytes, wherever it begins
             return 0
+        # PyTorch has no negative strides: the last index is the furthest.
         last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         return (self.offset + last + 1) * self.dtype.itemsize
 
@@ -214,7 +215,7 @@ class Program:
 
         A program of any device may draw on the CPU, and move the numbers.
         """
-        devices = dict.fromkeys((self.device, torch.device("cpu")))
+        devices = dict.fromkeys((self.device, torch.device("cpu")))  # one entry if it is the CPU
         return (*devices, *self.generators.values())
 
     def source_of(self, operation: Operation) -> torch.device | torch.Generator:
@@ -236,6 +237,7 @@ class Program:
 
     def residents_changed(self, operation: Operation) -> tuple[int, ...]:
         """Return the storages that an operation changes in place and that outlive the iteration."""
+        # Kinds up to this one are those of residents.
         return tuple(x for x in operation.mutates if self.storages[x].kind <= Kind.OPTIMIZER_STATE)
 
     @property

@@ -26,7 +26,7 @@ def with_operations(
     left = list(storages)
     for value in instead:
         final = value
-        while final in instead:
+        while final in instead:  # a replacement may be replaced itself
             final = instead[final]
         values[value] = values[final]
         storages[program.values[value].storage] = storages[program.values[final].storage]

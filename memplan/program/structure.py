@@ -55,7 +55,7 @@ def _lines(program: Program) -> Iterator[object]:
     for storage in program.storages:
         yield storage.kind, storage.layer
     for value in program.values:
-        yield value.storage, len(value.shape), value.dtype, value.device
+        yield value.storage, len(value.shape), value.dtype, value.device  # sizes, strides and offsets differ
     for one in program.operations:
         yield one.phase, one.layer, one.reads, one.writes, one.mutates, one.random, _call(one.call)
     for index, call in program.views.items():

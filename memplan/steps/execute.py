@@ -116,6 +116,7 @@ class PlannedStep:
         self._reading = Reading(iteration)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
+            # The hook is the optimizer's, which may live longer than this step.
             weakref.finalize(self, self._optimizer.refuse_steps())
         self._owners = Owners(iteration.module, program, self._optimizer, local=iteration.peers is not None)
         self._guards = Guards(iteration, program, self._owners.places)
@@ -126,12 +127,14 @@ class PlannedStep:
         self._overlaps = Overlaps(program, changed_residents(program), own)
         self.output: Any = None
         self.grad_norm: Tensor | None = None
+        # Without `undo` it keeps no weights and states: their updates cannot be undone.
         changed = changed_residents(program) if undo else changed_by_others(program)
         sizes = {x: program.storages[x].bytes for x in sorted(changed)}
         self.journal = Journal(self.device, sizes, complete=undo)
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
         self._moving = [False] * len(program.residents)
+        # Whether each gradient is on its parameter's device already, where `.grad` must be.
         self._gradients_stay = all(
             program.values[value].device == program.values[program.parameters[name]].device
             for name, value in program.gradients.items()
@@ -181,6 +184,7 @@ class PlannedStep:
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
         self._moving = [program.values[value].storage in self._moved for value in program.residents]
+        # A schedule with transfers may leave a gradient in host memory.
         self._gradients_stay = False
 
     @property
@@ -280,6 +284,7 @@ class PlannedStep:
             cycle.timed_by(watch)
             return
         if self._graphs is not None:
+            # A capture has no stamps: while it is timed the code runs by itself.
             self._graphs.release()
         placement = self.rooms and self.rooms.placement
         code = generate(self.program, self._schedule, self.device, timed=True, placement=placement)
@@ -345,6 +350,7 @@ class PlannedStep:
         """
         rooms = nullcontext() if self.rooms is None else self.rooms.iteration()
         watched = self._watch.iteration() if first and self._run is not self._graphs else nullcontext()
+        # Signals are let in innermost: what surrounds the code is not interrupted.
         with watched, as_traced(self.program.device), rooms, open_to_signals():
             yield
 
@@ -361,6 +367,7 @@ class PlannedStep:
         of_inputs = {name: next(following).to(here) for name in self.program.input_gradients}
         norm = None if self.program.norm is None else next(following).to(here)
         requested = {name: outputs.pop(name) for name in self.program.output.names}
+        # The host waits for nothing here: the flag was copied to host memory within the iteration.
         infinite = bool(next(following, False))
         return IterationResult(
             loss, gradients, requested, norm, infinite, input_gradients=of_inputs, of_host_part=outputs
@@ -375,10 +382,12 @@ class PlannedStep:
     def _replaying(self) -> CapturedIteration:
         """Return the function of iterations that are captured."""
         program = self.program
+        # `residents` has parameters, buffers and states first, then inputs, then constants.
         first = len(program.parameters) + len(program.buffers) + len(program.states)
         places = {program.values[value].storage: i for i, value in enumerate(program.residents)}
         changed = [(x, places[x]) for x in sorted(changed_residents(program)) if x in places]
 
+        # For iterations that are not captured: this code writes the journal itself.
         alone = self._code.compile(**self._tools)
 
         def keep(residents: Sequence[Tensor]) -> None:
@@ -458,6 +467,7 @@ class PlannedStep:
             return nullcontext()
         if any(map(averages, self.program.operations)):
             self._processes.check_syncs()
+        # Buffers were made equal at the update's first batch.
         if not begins:
             return self._processes.together(())
         changed, tensors = changed_by_others(self.program), self._owners.tensors()

@@ -80,6 +80,7 @@ class Expected:
                     f"input {name} begins at element {offset} of its memory; the plan is for one that begins "
                     f"at {self._forms[name].offset}, since the code calls as_strided with a place in it"
                 )
+        # All devices before all shapes: another plan mends a shape, but not a device.
         for name, there, form in found:
             if there.device != form.device:
                 raise MismatchError(_other_form(name, there, form))

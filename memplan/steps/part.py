@@ -159,6 +159,7 @@ class PlannedPart(PlannedStep):
                 values = list(map(_in_form, given.values(), self._forms))
                 results = _returned(running, values)
             outcome = self._outcome(results)
+            # Copies of cotangents are freed before offloaded tensors come back to the device.
             del results, values, running
             if self.cycle is not None:
                 self.restore_to_device()
@@ -189,6 +190,7 @@ def _in_form(tensor: Tensor | None, form: Value | None) -> Tensor | None:
         return None
     if tensor is not None:
         whole = tensor.untyped_storage().nbytes() == tensor.nbytes and not tensor.storage_offset()
+        # Conjugation and negation are lazy: until they are resolved memory holds other numbers.
         if whole and tensor.stride() == form.strides and not (tensor.is_conj() or tensor.is_neg()):
             return tensor
     made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
@@ -212,5 +214,6 @@ def _input_modes(inputs: Inputs) -> frozenset[str]:
 def _read_later(program: Program, schedule: Schedule) -> set[int]:
     """Return the storages that computations after the handover read."""
     runs = schedule.targets[schedule.verbs == Verb.COMPUTE].tolist()
+    # In the schedule and not in the program: recomputations after it count too.
     place = next(n for n, run in enumerate(runs) if program.operations[run].call.target is HANDOVER)
     return {x for run in runs[place + 1 :] for x in program.operations[run].reads}

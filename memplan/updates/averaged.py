@@ -88,6 +88,7 @@ def _averaged(
     optimizer.step() if way is None else way(optimizer)
     for weight, average in zip(weights, averages, strict=True):
         row = optimizer.state[weight]
+        # lerp, as in the plan: products and their sum round otherwise.
         row[AVERAGE] = average.lerp_(row.get(MASTER, weight.detach()), 1 - decay)
 
 

@@ -54,6 +54,7 @@ class Average:
 def with_averages(program: Program, processes: Processes) -> Program:
     """Return the program whose gradients are those of all ranks."""
     writer = _Writer(program, Average(processes))
+    # Later places replace earlier ones: the last operation that contributes stays.
     made = {x: place for place, one in enumerate(program.operations) for x in (*one.writes, *one.mutates)}
     later: dict[int, list[Operation]] = {}
     place = 0

@@ -88,6 +88,7 @@ def refuse_replaced_step(optimizer: torch.optim.Optimizer) -> None:
     kind, of_class, own = steps_of(optimizer)
     packages = {"memplan", "torch", kind.__module__.partition(".")[0]}
     function: Any = of_class if own is None else own
+    # Each layer of wrapping is checked, down to the first function.
     while function is not None:
         function = getattr(function, "__func__", function)
         home = getattr(function, "__globals__", {}).get("__name__", "")
@@ -158,6 +159,7 @@ def _same_bits(optimizer: torch.optim.Optimizer, described: PlannedOptimizer, nu
     """
     group = optimizer.param_groups[number]
     devices = {parameter.device for parameter in group["params"] if parameter.device.type != "meta"}
+    # A separate generator: a check must not advance the user's random numbers.
     seeded = torch.Generator().manual_seed(0)
     numbers = torch.randn(
         1 + _PROBE_STEPS, _PROBE_ELEMENTS, generator=seeded, device="cpu", dtype=torch.float32
@@ -189,6 +191,7 @@ def _copy_for(
     optimizer: torch.optim.Optimizer, group: Group, weight: nn.Parameter
 ) -> tuple[torch.optim.Optimizer, nn.Parameter]:
     """Return a copy of the optimizer that has one group, of one weight, no states and no hooks."""
+    # Past __init__, whose arguments nobody knows.
     other = object.__new__(type(optimizer))
     own = {name: value for name, value in vars(optimizer).items() if name != "step"}
     vars(other).update(own | {name: OrderedDict[Any, Any]() for name in HOOKS_OF_STEPS})

@@ -62,6 +62,7 @@ def clip_stacked(max_norm: float, *norms: Tensor) -> tuple[Tensor, Tensor]:
 
 def _clip(max_norm: float, norms: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.linalg.vector_norm(norms, 2.0)
+    # Clamped, as PyTorch does: a branch on the norm would make the host wait for the device.
     return total, torch.clamp(max_norm / (total + 1e-6), max=1.0)
 
 

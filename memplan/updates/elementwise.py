@@ -71,11 +71,12 @@ def _in_lists(name: str) -> Callable[..., Any]:
 
     def call(*operands: Any, **keywords: Any) -> Any:
         result = kernel(*([x] if isinstance(x, Tensor) else x for x in operands), **keywords)
-        return result[0] if result else None
+        return result[0] if result else None  # kernels that work in place return nothing
 
     return call
 
 
+# torch.optim gives these two kernels a number per tensor: one number for all is another kernel.
 def _div_in_lists(x: Tensor, number: float) -> None:
     kernel_for_lists("div_")([x], [number])
 

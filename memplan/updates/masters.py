@@ -74,6 +74,7 @@ def _keep_bits(optimizer: torch.optim.Optimizer) -> None:
     given: dict[Any, dict[str, Any]] = {}
 
     def note(_optimizer: Any, document: dict[str, Any]) -> None:
+        # Before torch.optim casts the states: the caller's document still has their bits.
         given.clear()
         given.update(document["state"])
 
@@ -83,6 +84,7 @@ def _keep_bits(optimizer: torch.optim.Optimizer) -> None:
             for name, value in given.get(index, {}).items():
                 if isinstance(value, Tensor) and value.dtype == torch.float32 and parameter.dtype in _LOW:
                     device = optimizer.state[parameter][name].device
+                    # On the device that torch.optim chose, and a copy: the document is the caller's.
                     optimizer.state[parameter][name] = value.to(device, copy=True)
         given.clear()
 
@@ -103,6 +105,7 @@ def step_on_masters(
     low: list[tuple[Tensor, Tensor, Tensor]] = []
     for weight in (p for group in optimizer.param_groups for p in group["params"]):
         if weight.grad is not None and weight.dtype in _LOW:
+            # torch.optim makes its states only in a row that is empty.
             master = optimizer.state[weight].pop(MASTER, None)
             master = weight.detach().float() if master is None else master
             low.append((weight, weight.data, weight.grad))

@@ -75,12 +75,14 @@ class NormSums(NamedTuple):
         meshes = dict.fromkeys(each.device_mesh for each in weights.values() if isinstance(each, DTensor))
         first, found = next(iter(meshes)), list[NormStack]()
         for mesh in meshes:
+            # An ordinary tensor counts with the first mesh.
             own = {
                 name: each for name, each in weights.items() if getattr(each, "device_mesh", first) == mesh
             }
             dimensions = {name: sharded_dimensions(each) for name, each in own.items()}
             summed = sorted({dimension for each in dimensions.values() for dimension in each})
             divisors = [
+                # The square of a replicated norm is added up once per rank of the dimension.
                 tuple(sqrt(mesh.size(dimension)) for dimension in summed if dimension not in each)
                 for each in dimensions.values()
             ]
@@ -101,6 +103,7 @@ def stack(divisors: Sequence[Sequence[float]], *norms: Tensor) -> Tensor:
     made = list[Tensor]()
     for each, numbers in zip(norms, divisors, strict=True):
         for number in numbers:
+            # One after the other, as DTensor does: their product rounds otherwise.
             each = each / number
         made.append(each)
     return torch.stack(made)

@@ -123,6 +123,7 @@ def _without_data(
     own = {name: thing for name, thing in vars(optimizer).items() if name not in ("state", "step")}
     own |= {name: OrderedDict() for name in HOOKS_OF_STEPS}
     other = object.__new__(type(optimizer))
+    # deepcopy's memo: parameters become fakes, and the copy refers to itself.
     vars(other).update(copy.deepcopy(own, {**fakes, id(optimizer): other}))
     other.state = defaultdict(dict)
     return other
@@ -163,7 +164,7 @@ class _Counting(TorchDispatchMode):
     ) -> Any:
         if func is ASKS_FOR_A_NUMBER and isinstance(args[0], FakeTensor):
             dtype = args[0].dtype
-            return 0.5 if dtype.is_floating_point else dtype == torch.bool or 1
+            return 0.5 if dtype.is_floating_point else dtype == torch.bool or 1  # a flag is True
         self.peak = max(self.peak, self.live)
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
@@ -184,6 +185,7 @@ class _Counting(TorchDispatchMode):
         key = (func, *((tuple(t.shape), t.stride(), t.dtype) for t in tensors))
         if tensors and key not in self._measured:
             with no_dispatch_modes():
+                # Outside of the fake mode the kernel runs, on tensors of its own.
                 real = tree_map(_stand_in, (args, kwargs))
                 peak = live_peak(lambda: func(*real[0], **real[1]), self._device)
             self._measured[key] = peak.peak_bytes - peak.left_bytes

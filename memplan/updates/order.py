@@ -96,5 +96,7 @@ def _overlaps(program: Program) -> Iterator[tuple[str, str, int]]:
         for one, other in combinations(names, 2):
             first, second = (program.values[named[name]] for name in (one, other))
             begins = [value.offset * value.dtype.itemsize for value in (first, second)]
+            # Two names of one value are one tensor. Views that interleave count as overlapping,
+            # which refuses more than is wrong, never less.
             if named[one] != named[other] and begins[0] < second.end and begins[1] < first.end:
                 yield one, other, storage

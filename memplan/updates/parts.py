@@ -66,6 +66,7 @@ def _adding(operation: Operation) -> Operation | None:
         _weight, gradient, *_states, total, _lr, _step = call.arguments
         name = operation.name.replace("/update", "/add")
         only = Call(add, (total, gradient, FIRST), {}, (), several=False)
+        # The sum is the last of what it changes: `with_sum` appends it to the states.
         return operation._replace(name=name, call=only, mutates=operation.mutates[-1:])
     return None if _ends(operation) else operation
 
@@ -75,6 +76,7 @@ def _updating(operation: Operation) -> Operation | None:
     if call.target is on_sum:
         weight, _gradient, *states, total, lr, step = call.arguments
         keywords = {name: value for name, value in call.keywords.items() if name != "on"}
+        # Now the sum is read where the gradient was, and not changed.
         only = Call(
             RULES[call.keywords["on"]], (weight, total, *states, lr, step), keywords, (), several=False
         )

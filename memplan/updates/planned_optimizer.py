@@ -142,6 +142,7 @@ class PlannedOptimizer:
             keywords["maximize"] = True
         if is_foreach(group):
             keywords["foreach"] = True
+        # Not the group's rate, which schedules change: a setting's example is in fingerprints.
         return Rule(target, states, keywords, self._setting(number, "lr", {"lr": 1e-3}))
 
     def _setting(self, group: int, name: str, examples: Mapping[str, float]) -> Setting:
@@ -182,6 +183,7 @@ def changed_gradient(
     kernels: Elementwise = SINGLE,
 ) -> Tensor:
     """Return the gradient clipped, negated to maximize, and with the weight decay added, all in a copy."""
+    # Whether the gradient is a copy by now, which may be changed in place.
     own = clip is not None
     gradient = clipped(gradient, clip)
     if maximize and own:

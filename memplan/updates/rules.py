@@ -29,6 +29,7 @@ def on_master(
     in_float32: clip in float32.
     """
     *states, master, lr, step = rest
+    # In the gradient's own dtype the product rounds as in clip_grad_norm_.
     gradient = clipped(gradient.float() if in_float32 else gradient, clip).float()
     RULES[rule](master, gradient, *states, lr, step, **hyperparameters)
     if not weight.is_set_to(master):  # a share in mixed precision is the master
@@ -44,6 +45,7 @@ def on_average(
     """
     *states, average, lr, step = rest
     RULES[of](weight, gradient, *states, lr, step, **hyperparameters)
+    # A master is the last state of its rule.
     average.lerp_(states[-1] if of == on_master.__name__ else weight, 1 - decay)
 
 
@@ -51,7 +53,7 @@ def if_finite(
     weight: Tensor, gradient: Tensor, *rest: Any, update: str, infinite: Tensor, **hyperparameters: Any
 ) -> None:
     """Update a weight unless a gradient is infinite."""
-    if not infinite:
+    if not infinite:  # in host memory: no wait for the device here
         RULES[update](weight, gradient, *rest, **hyperparameters)
 
 

@@ -28,6 +28,7 @@ def unscale(
     """
     made = gradient.to(gradient.dtype if dtype is None else dtype, copy=True)
     infinite = torch.zeros((), dtype=torch.float32, device=gradient.device)
+    # 1 changes no bits: the kernel only checks then. By way of double, as GradScaler.
     inverse = torch.ones_like(scale) if divides else scale.double().reciprocal().float()
     check_and_unscale(made, infinite, inverse)
     return made.div_(scale) if divides else made, infinite.bool()

@@ -184,6 +184,7 @@ class OptimizerState:
         for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
             check_fixed(self._described, group, number, then)
         refuse_hooks(self._optimizer)
+        # The way through all wrappers takes long: it is taken only after a change.
         if (now := steps_of(self._optimizer)) != self._own_step:
             if description(self._optimizer) is not self._described:
                 raise MismatchError(
@@ -296,6 +297,7 @@ class OptimizerState:
         note_accumulated(self._optimizer, None)
         count_as_stepped(self._optimizer)
         if self._counts:
+            # Before the addition: if that fails halfway, `undo` knows the counts.
             self._counted = self._counts_now
             _add(self._counted, 1)
 
@@ -347,6 +349,7 @@ class OptimizerState:
         groups = self._optimizer.param_groups
         if any(group.get("fused") and any(p is weight for p in group["params"]) for group in groups):
             return torch.zeros((), dtype=torch.float32, device=self._program.device)
+        # As torch.optim chooses the dtype of a count.
         wide = torch.get_default_dtype() == torch.float64
         return torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cpu")
 

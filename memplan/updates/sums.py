@@ -33,6 +33,7 @@ def on_sum(weight: Tensor, gradient: Tensor, *rest: Any, on: str, **hyperparamet
     rest: as the rule's, the sum before the step's numbers.
     """
     *states, total, lr, step = rest
+    # In the order of the batches, as `.grad` adds: another order rounds otherwise.
     RULES[on](weight, total.add_(gradient), *states, lr, step, **hyperparameters)
 
 

@@ -97,6 +97,7 @@ def with_updates(
         if scaled:
             later[all_made].append(writer.found())
         if clip:
+            # In one list with the last norm and the flag, after them.
             later[all_made].extend(writer.clip(norms))
     early = _early(program, made)
     for name, rule in updated.items():
@@ -130,6 +131,7 @@ def _early(program: Program, complete: Mapping[str, int]) -> dict[str, int]:
     """
     used: dict[int, int] = {}
     for index, operation in enumerate(program.operations):
+        # The last use replaces earlier ones.
         used.update(dict.fromkeys((*operation.reads, *operation.mutates), index))
     storages = {name: program.values[program.parameters[name]].storage for name in complete}
     for name, place in complete.items():
@@ -188,7 +190,9 @@ class _Writer:
         states = [self._state(name, state, dtypes.get(state, rule.dtype)) for state in rule.states]
         settings = (rule.lr, STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
+        # In this order: parts.py takes the sum, the last state, from the end.
         changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
+        # What it changes is in `changed` alone, though it reads it too.
         target, reads, keywords = rule.target, [gradient], dict(rule.keywords)
         if self.coefficient is not None:
             reads.append(self.coefficient)
@@ -211,6 +215,7 @@ class _Writer:
         weight, scaled = self.program.parameters[name], self.program.gradients[name]
         storage, scale = self.values[scaled].storage, self.program.inputs[SCALE]
         layer = self.storages[self.values[weight].storage].layer
+        # From here on the unscaled gradient is the parameter's, this one is an intermediate.
         self.storages[storage] = self.storages[storage]._replace(kind=Kind.GRADIENT)
         keywords: dict[str, Any] = {"divides": divides, "dtype": rule.dtype}
         with self.mode:

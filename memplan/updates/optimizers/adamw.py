@@ -57,17 +57,20 @@ def adamw(
     largest: the state max_exp_avg_sq of amsgrad.
     foreach: whether by PyTorch's kernels for lists of tensors.
     """
+    # On the CPU and without dimensions it takes part as a number does, on whichever device the weight is.
     rate: Any = lr if lr_dtype is None else torch.tensor(lr, dtype=lr_dtype, device="cpu")
     kernels = elementwise(foreach)
     decay = 0.0 if decoupled else weight_decay
     gradient = changed_gradient(weight, gradient, decay, maximize, clip, kernels)
     if weight_decay and decoupled:
         kernels.mul_(weight, 1 - rate * weight_decay)
+    # The second moment is of real and imaginary parts, each by itself.
     if weight.is_complex():
         weight, gradient, exp_avg, exp_avg_sq = map(
             torch.view_as_real, (weight, gradient, exp_avg, exp_avg_sq)
         )
         largest = None if largest is None else torch.view_as_real(largest)
+    # lerp, as torch.optim does: beta1 · exp_avg + (1 - beta1) · gradient rounds otherwise.
     kernels.lerp_(exp_avg, gradient, 1 - beta1)
     kernels.mul_(exp_avg_sq, beta2)
     kernels.addcmul_(exp_avg_sq, gradient, gradient, 1 - beta2)
@@ -75,6 +78,7 @@ def adamw(
     if largest is not None:
         kernels.maximum_(largest, exp_avg_sq)
     divisor = kernels.sqrt(exp_avg_sq if largest is None else largest)
+    # Corrections in Python's double precision; eps after them, as in torch.optim.
     kernels.div_(divisor, (1 - beta2**step) ** 0.5)
     kernels.add_(divisor, eps)
     kernels.addcdiv_(weight, exp_avg, divisor, -(rate / (1 - beta1**step)))
@@ -113,6 +117,7 @@ def adamw_fused(
     lr, step: 0-dimensional tensors of float32 on the weight's device, or numbers.
     """
     if not isinstance(step, Tensor):
+        # The kernel reads the count from memory.
         step = torch.full((), step, dtype=torch.float32, device=weight.device)
     (fused_adamw if decoupled else fused_adam)(
         [weight],

@@ -52,6 +52,7 @@ def lion(
     gradient = changed_gradient(weight, gradient, 0.0, maximize, clip, kernels)
     if weight_decay:
         kernels.mul_(weight, 1 - lr * weight_decay)
+    # The direction is of the average before this step: weight first, average after it.
     if interpolated:
         kernels.add_(weight, kernels.lerp(exp_avg, gradient, 1 - beta1).sign_(), alpha=-lr)
         kernels.lerp_(exp_avg, gradient, 1 - beta2)

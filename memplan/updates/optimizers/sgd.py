@@ -69,6 +69,7 @@ def sgd_momentum(
         kernels.add_(momentum_buffer, gradient, alpha=1 - dampening)
     if not nesterov:
         direction = momentum_buffer
+    # The gradient itself may be read later; a copy can take the sum.
     elif gradient is given:
         direction = kernels.add(gradient, momentum_buffer, alpha=momentum)
     else:
@@ -105,6 +106,7 @@ def _fused(
     clip: Tensor | None = None,
     **hyperparameters: Any,
 ) -> None:
+    # In the first step the kernel fills the buffer with the gradient, and does not read it.
     keywords = {"is_first_step": bool(buffers) and step == 1, **hyperparameters}
     fused_sgd([weight], [clipped(gradient, clip)], buffers, lr=lr, maximize=maximize, **keywords)
 

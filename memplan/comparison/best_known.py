@@ -134,16 +134,16 @@ def revision() -> str:
 def _read(one: Mapping[str, Any]) -> Best:
     bound = None if one["bound"] is None else float(one["bound"])
     best = Best(
-        str(one["graph"]),
-        str(one["sha256"]),
-        str(one["budget"]),
-        int(one["bytes"]),
-        float(one["time"]),
-        bound,
-        str(one["solver"]),
-        float(one["seconds"]),
-        str(one["commit"]),
-        str(one["date"]),
+        graph=str(one["graph"]),
+        sha256=str(one["sha256"]),
+        budget=str(one["budget"]),
+        bytes=int(one["bytes"]),
+        time=float(one["time"]),
+        bound=bound,
+        solver=str(one["solver"]),
+        seconds=float(one["seconds"]),
+        commit=str(one["commit"]),
+        date=str(one["date"]),
     )
     if not (0 < best.time < inf and best.bytes > 0):
         raise ValueError

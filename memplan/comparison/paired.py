@@ -94,7 +94,15 @@ def _compared(solver: str, other: str, mine: Mapping[Place, float], theirs: Mapp
     faster = sum(each < 0 for each in differences)
     slower = sum(each > 0 for each in differences)
     p = signed_rank_p(differences)
-    return Paired(solver, other, faster, slower, len(differences) - faster - slower, p, p)
+    return Paired(
+        solver=solver,
+        against=other,
+        faster=faster,
+        slower=slower,
+        equal=len(differences) - faster - slower,
+        p=p,
+        corrected=p,
+    )
 
 
 def _difference(mine: float, theirs: float) -> float:
@@ -112,6 +120,14 @@ def _corrected(found: Sequence[Paired]) -> list[Paired]:
     for at, one in enumerate(ordered):
         least = by[one.against] = min(1.0, max(least, one.p * (len(ordered) - at)))
     return [
-        Paired(one.solver, one.against, one.faster, one.slower, one.equal, one.p, by[one.against])
+        Paired(
+            solver=one.solver,
+            against=one.against,
+            faster=one.faster,
+            slower=one.slower,
+            equal=one.equal,
+            p=one.p,
+            corrected=by[one.against],
+        )
         for one in found
     ]

@@ -74,19 +74,19 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
     common = set[Place].intersection(*(set(own) for own in solved.values() if own)) if best else set[Place]()
     return [
         Standing(
-            name,
-            len(own),
-            len(solved[name]),
-            sum(is_best(row, best) for row in own),
-            len(common),
-            _mean(
+            solver=name,
+            rows=len(own),
+            solved=len(solved[name]),
+            wins=sum(is_best(row, best) for row in own),
+            common=len(common),
+            overhead=_mean(
                 overheads := [row.overhead_percent or 0.0 for at, row in solved[name].items() if at in common]
             ),
-            geometric_mean(overheads, OVERHEAD_SHIFT),
-            _mean(gap(row.time, bounds[at].lower) for at, row in solved[name].items()),
-            _mean(seconds := [row.seconds for row in solved[name].values()]),
-            geometric_mean(seconds, SECONDS_SHIFT),
-            _par10([row for row in own if bounds[row.place].lower != inf]),
+            overhead_geometric=geometric_mean(overheads, OVERHEAD_SHIFT),
+            gap=_mean(gap(row.time, bounds[at].lower) for at, row in solved[name].items()),
+            seconds=_mean(seconds := [row.seconds for row in solved[name].values()]),
+            seconds_geometric=geometric_mean(seconds, SECONDS_SHIFT),
+            par10=_par10([row for row in own if bounds[row.place].lower != inf]),
         )
         for name, own in mine.items()
     ]

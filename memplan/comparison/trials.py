@@ -65,10 +65,15 @@ def instance(path: Path) -> Instance:
     """Read a graph to compare on. Raises InputError."""
     graph = load_graph(path)
     reference = baseline(graph)
-    sizes = len(graph.operations), len(graph.tensors)
-    digest = graph_digest(graph)
     return Instance(
-        path.absolute(), graph.name, digest, *sizes, reference.time, reference.peak, graph.resident_bytes
+        path=path.absolute(),
+        graph=graph.name,
+        sha256=graph_digest(graph),
+        operations=len(graph.operations),
+        tensors=len(graph.tensors),
+        baseline_time=reference.time,
+        baseline_peak=reference.peak,
+        resident=graph.resident_bytes,
     )
 
 

@@ -190,19 +190,19 @@ class Graph:
     def operation(self, index: int) -> Operation:
         o = self.operations
         return Operation(
-            o.name[index],
-            Phase(int(o.phase[index])),
-            float(o.time[index]),
-            int(o.workspace[index]),
-            tuple(o.reads[index].tolist()),
-            tuple(o.writes[index].tolist()),
-            tuple(o.mutates[index].tolist()),
-            bool(o.recompute[index]),
-            bool(o.random[index]),
-            o.layer[index],
-            o.modes.get(index, ()),
-            float(o.launch[index]),
-            index in o.comm,
+            name=o.name[index],
+            phase=Phase(int(o.phase[index])),
+            time=float(o.time[index]),
+            workspace=int(o.workspace[index]),
+            reads=tuple(o.reads[index].tolist()),
+            writes=tuple(o.writes[index].tolist()),
+            mutates=tuple(o.mutates[index].tolist()),
+            recompute=bool(o.recompute[index]),
+            random=bool(o.random[index]),
+            layer=o.layer[index],
+            modes=o.modes.get(index, ()),
+            launch=float(o.launch[index]),
+            on_comm=index in o.comm,
         )
 
     @cached_property

@@ -152,7 +152,15 @@ class Peers(Link):
         if self.replicas is None:
             return self
         latency = self.latency + self.replicas.latency
-        return _Scatters(self.rate, latency, None, self.measured, self.ranks, self.replicas, gathers=self)
+        return _Scatters(
+            rate=self.rate,
+            latency=latency,
+            pageable=None,
+            measured=self.measured,
+            ranks=self.ranks,
+            replicas=self.replicas,
+            gathers=self,
+        )
 
     def seconds(self, size: Bytes, copies: int = 1) -> Bytes:
         """Return the seconds of so many bytes, gathered or scattered in so many tensors of one size.

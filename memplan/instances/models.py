@@ -62,19 +62,47 @@ _LOHAN = "Liao et al., LoHan, table IV (arXiv:2403.06504)"
 
 def _gpt2(size: str, layers: int, hidden: int, heads: int) -> Transformer:
     name = f"gpt2{size}"
-    return Transformer(name, layers, hidden, 4 * hidden, heads, 50257, _GPT2, positions=1024, tied=True)
+    return Transformer(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        ffn=4 * hidden,
+        heads=heads,
+        vocabulary=50257,
+        source=_GPT2,
+        positions=1024,
+        tied=True,
+    )
 
 
 def _llama2(size: str, layers: int, hidden: int, ffn: int, heads: int) -> Transformer:
     return Transformer(
-        f"llama-2-{size}", layers, hidden, ffn, heads, 32000, _LLAMA2, gated=True, biases=False
+        name=f"llama-2-{size}",
+        layers=layers,
+        hidden=hidden,
+        ffn=ffn,
+        heads=heads,
+        vocabulary=32000,
+        source=_LLAMA2,
+        gated=True,
+        biases=False,
     )
 
 
 def _lohan(size: str, layers: int, heads: int, hidden: int) -> Transformer:
     """Return a decoder after GPT-3 and OPT: vocabulary 50257, sequences of 1024."""
     name = f"lohan-{size}"
-    return Transformer(name, layers, hidden, 4 * hidden, heads, 50257, _LOHAN, positions=1024, tied=True)
+    return Transformer(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        ffn=4 * hidden,
+        heads=heads,
+        vocabulary=50257,
+        source=_LOHAN,
+        positions=1024,
+        tied=True,
+    )
 
 
 MODELS = {
@@ -86,7 +114,15 @@ MODELS = {
         _gpt2("-xl", 48, 1600, 25),
         _llama2("7b", 32, 4096, 11008, 32),
         _llama2("13b", 40, 5120, 13824, 40),
-        Transformer("phi-2", 32, 2560, 10240, 32, 51200, "microsoft/phi-2, config.json on Hugging Face"),
+        Transformer(
+            name="phi-2",
+            layers=32,
+            hidden=2560,
+            ffn=10240,
+            heads=32,
+            vocabulary=51200,
+            source="microsoft/phi-2, config.json on Hugging Face",
+        ),
         _lohan("6b", 28, 32, 4096),
         _lohan("13b", 40, 40, 5120),
         _lohan("30b", 48, 56, 7168),

@@ -65,24 +65,40 @@ def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: b
     def product(name: str, reads: str, makes: dict[str, int], *added: str) -> Part:
         weight = model.block_weights[name]
         return Part(
-            name, 2.0 * tokens * weight, weight, (reads, *added), makes, (reads,), tuple(makes), reads
+            name=name,
+            flops=2.0 * tokens * weight,
+            weight=weight,
+            reads=(reads, *added),
+            makes=makes,
+            saved=(reads,),
+            gradients=tuple(makes),
+            into=reads,
         )
 
     def simple(name: str, reads: str, makes: dict[str, int], *also: str) -> Part:
-        return Part(name, 0.0, 0, (reads,), makes, (reads,), (*makes, *also), reads)
+        return Part(
+            name=name,
+            flops=0.0,
+            weight=0,
+            reads=(reads,),
+            makes=makes,
+            saved=(reads,),
+            gradients=(*makes, *also),
+            into=reads,
+        )
 
     return (
         simple("norm.1", "x", {"normed.1": h}, "y"),
         product("qkv", "normed.1", {"qkv": 3 * h}),
         Part(
-            "attention",
-            mixing,
-            0,
-            ("qkv",),
-            {"mixed": h, **scores},
-            ("qkv", "mixed", *scores),
-            ("mixed",),
-            "qkv",
+            name="attention",
+            flops=mixing,
+            weight=0,
+            reads=("qkv",),
+            makes={"mixed": h, **scores},
+            saved=("qkv", "mixed", *scores),
+            gradients=("mixed",),
+            into="qkv",
         ),
         product("project", "mixed", {"y": h}, "x"),
         simple("norm.2", "y", {"normed.2": h}, "out"),
@@ -101,15 +117,15 @@ def joined(name: str, parts: Sequence[Part], sizes: dict[str, int]) -> Part:
         for earlier, later in pairwise(parts)
     ]
     return Part(
-        name,
-        sum(part.flops for part in parts),
-        sum(part.weight for part in parts),
-        _unique(t for part in parts for t in part.reads if t not in makes),
-        makes,
-        _unique(t for part in parts for t in part.saved),
-        _unique(g for part in parts for g in part.gradients if g not in within),
-        parts[0].into,
-        max(live, default=0),
+        name=name,
+        flops=sum(part.flops for part in parts),
+        weight=sum(part.weight for part in parts),
+        reads=_unique(t for part in parts for t in part.reads if t not in makes),
+        makes=makes,
+        saved=_unique(t for part in parts for t in part.saved),
+        gradients=_unique(g for part in parts for g in part.gradients if g not in within),
+        into=parts[0].into,
+        inner=max(live, default=0),
     )
 
 

@@ -52,13 +52,15 @@ class Writer:
         loss = draft.tensor("loss", 4, layer="head")
         self._run("head", flops, [x, head], [logits], "head")
         g_logits = self._gradient(logits, "g.logits", "head")
-        self._run("loss", 0.0, [logits], [loss, g_logits], "head", Phase.LOSS)
+        self._run("loss", 0.0, reads=[logits], writes=[loss, g_logits], layer="head", phase=Phase.LOSS)
         g = self._gradient(x, f"g.x{model.layers}", "head")
-        self._run_backward("head", flops, [g_logits, x], [g], head, "head", last=not model.tied)
+        self._run_backward(
+            "head", flops, reads=[g_logits, x], writes=[g], weight=head, layer="head", last=not model.tied
+        )
 
         for number in range(model.layers, 0, -1):
             g = self._backward(number, blocks[number - 1], g)
-        self._run_backward("embed", 0.0, [g, batch], [], embedding, "embed")
+        self._run_backward("embed", 0.0, reads=[g, batch], writes=[], weight=embedding, layer="embed")
         results = [loss]
         if self.training.optimizer == "none":
             results += self.gradients.values()
@@ -100,10 +102,10 @@ class Writer:
             self._run_backward(
                 f"{number}.{part.name}",
                 part.flops,
-                [*(gradient[name] for name in part.gradients), *(there[name] for name in part.saved)],
-                [gradient[part.into]],
-                there.get(f"w.{part.name}"),
-                layer,
+                reads=[*(gradient[name] for name in part.gradients), *(there[name] for name in part.saved)],
+                writes=[gradient[part.into]],
+                weight=there.get(f"w.{part.name}"),
+                layer=layer,
                 inner=part.inner,
             )
         return gradient["x"]

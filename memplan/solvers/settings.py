@@ -95,7 +95,9 @@ def setting(
 
     default: None is always allowed if it is the default: the solver then chooses.
     """
-    declaration = Declaration(help, least, most, above, below, tuple(words), check)
+    declaration = Declaration(
+        help=help, least=least, most=most, above=above, below=below, words=tuple(words), check=check
+    )
     return field(default=default, metadata={_DECLARED: declaration})
 
 

@@ -62,7 +62,13 @@ class Partition:
     @cached_property
     def identities(self) -> Identities:
         return identities(
-            self.graph, self.forward, self.backward, self.first, self.end, self.children, self.tolerance
+            self.graph,
+            self.forward,
+            backward=self.backward,
+            first=self.first,
+            end=self.end,
+            children=self.children,
+            tolerance=self.tolerance,
         )
 
     def order(self) -> list[int]:

@@ -79,7 +79,7 @@ def identities(
     position[forward] = np.arange(len(forward))
     position[backward.columns] = backward.rows()
     operations = _canonical(forward, backward, first, end)
-    hashes = structure_hashes(graph, operations, position, first, end, children)
+    hashes = structure_hashes(graph, operations, position=position, first=first, end=end, children=children)
     _values, structure = np.unique(hashes, axis=0, return_inverse=True)
     kind = np.arange(len(first))
     _compare(structure.reshape(-1), operations.start, operations.columns, rows.time, tolerance, kind)

@@ -55,15 +55,15 @@ class Tree:
         forward = np.empty(self.leaves, np.int64)
         forward[place[: self.leaves]] = parts.forward
         return Partition(
-            graph,
-            forward,
-            _backward(graph, parts, forward),
-            first,
-            end,
-            Adjacency(start, place[columns].astype(np.int32)),
-            parts.middle,
-            parts.after,
-            tolerance,
+            graph=graph,
+            forward=forward,
+            backward=_backward(graph, parts, forward),
+            first=first,
+            end=end,
+            children=Adjacency(start, place[columns].astype(np.int32)),
+            middle=parts.middle,
+            after=parts.after,
+            tolerance=tolerance,
         )
 
 

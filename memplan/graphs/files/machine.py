@@ -113,18 +113,18 @@ def machine_from_document(document: object) -> Machine:
     updates = _fields(row, "updates", _UPDATES)
     disk, *deeper = _below_host(row, links)
     machine = Machine(
-        _capacity(row.get("device"), "device"),
-        _capacity(row.get("host"), "host"),
-        disk.capacity,
-        Links(
+        device_capacity=_capacity(row.get("device"), "device"),
+        host_capacity=_capacity(row.get("host"), "host"),
+        disk_capacity=disk.capacity,
+        links=Links(
             _link(links.get("d2h"), "d2h"),
             _link(links.get("h2d"), "h2d"),
             disk.read,
             disk.write,
             peers=_peers(links.get("peers")),
         ),
-        Updates(*(_rate(updates.get(name), name) for name in _UPDATES)),
-        _capacity(row.get("host"), "host", "pinned"),
+        updates=Updates(*(_rate(updates.get(name), name) for name in _UPDATES)),
+        pinned=_capacity(row.get("host"), "host", "pinned"),
         disk_name=disk.name,
         deeper=tuple(deeper),
         shared=_shared(row, [disk, *deeper]),
@@ -310,7 +310,14 @@ def _peers(value: object) -> Peers | None:
     # A mapping always gives a link.
     link = _link(row, "peers")
     assert link is not None
-    return Peers(link.rate, link.latency, None, link.measured, ranks, replicas)
+    return Peers(
+        rate=link.rate,
+        latency=link.latency,
+        pageable=None,
+        measured=link.measured,
+        ranks=ranks,
+        replicas=replicas,
+    )
 
 
 def _replicas(value: object) -> Replicas | None:

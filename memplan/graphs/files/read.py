@@ -62,12 +62,12 @@ def graph_from_document(document: object, where: str) -> Graph:
         tensors, index = _tensors(sequence(row["tensors"], "tensors"), fields)
         fields = _OPERATION_FIELDS if first else _SHARDED_OPERATION_FIELDS
         graph = Graph(
-            name_of(row),
-            tensors,
-            _operations(sequence(row["operations"], "operations"), index, fields),
-            indices(row["results"], "results", index),
-            None if row.get("machine") is None else machine_from_document(row["machine"]),
-            mapping(row.get("source") or {}, "source"),
+            name=name_of(row),
+            tensors=tensors,
+            operations=_operations(sequence(row["operations"], "operations"), index, fields),
+            results=indices(row["results"], "results", index),
+            machine=None if row.get("machine") is None else machine_from_document(row["machine"]),
+            source=mapping(row.get("source") or {}, "source"),
         )
         validate(graph)
     except ValueError as error:
@@ -136,24 +136,31 @@ def _operations(
         random.append(flag(row.get("random", False), "random"))
         layers.append(optional_text(row.get("layer"), "layer"))
         if row.get("modes"):
-            modes[len(names) - 1] = _modes(row, times[-1], launches[-1], workspaces[-1], writes[-1], tensors)
+            modes[len(names) - 1] = _modes(
+                row,
+                times[-1],
+                launch=launches[-1],
+                workspace=workspaces[-1],
+                writes=writes[-1],
+                tensors=tensors,
+            )
 
     _each(rows, "operations", add)
     _index(names, "operation")
     return Operations(
-        names,
-        np.array(phases, np.uint8),
-        np.array(times, np.float64),
-        np.array(workspaces, np.int64),
-        Adjacency.of(reads),
-        Adjacency.of(writes),
-        Adjacency.of(mutates),
-        np.array(recompute, np.bool_),
-        np.array(random, np.bool_),
-        layers,
-        modes,
-        np.array(launches, np.float64),
-        frozenset(comm),
+        name=names,
+        phase=np.array(phases, np.uint8),
+        time=np.array(times, np.float64),
+        workspace=np.array(workspaces, np.int64),
+        reads=Adjacency.of(reads),
+        writes=Adjacency.of(writes),
+        mutates=Adjacency.of(mutates),
+        recompute=np.array(recompute, np.bool_),
+        random=np.array(random, np.bool_),
+        layer=layers,
+        modes=modes,
+        launch=np.array(launches, np.float64),
+        comm=frozenset(comm),
     )
 
 
@@ -167,14 +174,16 @@ def _modes(
             changes = mapping(value, "a mode")
             check_fields(changes, *_MODE_FIELDS)
             mode = Mode(
-                text(name, "name"),
-                seconds(changes["time"], "time") if "time" in changes else time,
-                size(changes["workspace"], "workspace") if "workspace" in changes else workspace,
-                tuple(indices(changes["writes"], "writes", tensors) if "writes" in changes else writes),
-                tuple(indices(changes.get("reads_host", []), "reads_host", tensors)),
-                word(changes.get("on", "device"), "on", _PLACES),
-                seconds(changes["launch"], "launch") if "launch" in changes else launch,
-                tuple(indices(changes.get("writes_host", []), "writes_host", tensors)),
+                name=text(name, "name"),
+                time=seconds(changes["time"], "time") if "time" in changes else time,
+                workspace=size(changes["workspace"], "workspace") if "workspace" in changes else workspace,
+                writes=tuple(
+                    indices(changes["writes"], "writes", tensors) if "writes" in changes else writes
+                ),
+                reads_host=tuple(indices(changes.get("reads_host", []), "reads_host", tensors)),
+                on_host=word(changes.get("on", "device"), "on", _PLACES),
+                launch=seconds(changes["launch"], "launch") if "launch" in changes else launch,
+                writes_host=tuple(indices(changes.get("writes_host", []), "writes_host", tensors)),
             )
         except ValueError as error:
             raise ValueError(f"mode {name!r}: {error}") from None

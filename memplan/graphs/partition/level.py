@@ -71,17 +71,17 @@ class Level:
     @property
     def columns(self) -> Columns:
         return Columns(
-            self.operations,
-            self.needs.start,
-            self.needs.columns,
-            self.reads.start,
-            self.reads.columns,
-            self.makes.start,
-            self.makes.columns,
-            self.producers,
-            self.readers,
-            self.leaves,
-            self.bytes,
+            operations=self.operations,
+            needs_start=self.needs.start,
+            needs=self.needs.columns,
+            reads_start=self.reads.start,
+            reads=self.reads.columns,
+            makes_start=self.makes.start,
+            makes=self.makes.columns,
+            producers=self.producers,
+            readers=self.readers,
+            leaves=self.leaves,
+            bytes=self.bytes,
         )
 
     def merged(self, group: Ints, count: int) -> Level:

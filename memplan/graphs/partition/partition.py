@@ -65,7 +65,7 @@ def partition(
             # A side branch has fewer than half as many nodes as a group may have.
             dominator = dominators(level.follows, lower // 2)
             most = min(lower, 2 * ceil(len(level) / top)) if tree.grown else lower
-            first = grouped(level.columns, dominator, level.shared(), top, most, alpha)
+            first = grouped(level.columns, dominator, shared=level.shared(), top=top, lower=most, alpha=alpha)
             firsts, group = np.unique(first, return_inverse=True)
             tree.group(group, len(firsts))
             level = level.merged(group, len(firsts))

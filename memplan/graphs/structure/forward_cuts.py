@@ -98,14 +98,14 @@ def _spans(graph: Graph, order: Positions, end: int) -> Spans:
     saved[reads.columns[at < 0]] = True
     tensor = np.flatnonzero(complete >= 0)
     return Spans(
-        len(order),
-        end,
-        tensor,
-        made[tensor],
-        complete[tensor],
-        read[tensor],
-        graph.tensors.bytes[tensor],
-        saved[tensor],
+        length=len(order),
+        end=end,
+        tensor=tensor,
+        made=made[tensor],
+        complete=complete[tensor],
+        read=read[tensor],
+        bytes=graph.tensors.bytes[tensor],
+        saved=saved[tensor],
     )
 
 

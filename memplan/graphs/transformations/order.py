@@ -15,18 +15,18 @@ def in_order(graph: Graph, order: Sequence[int]) -> Graph:
     """
     old, rows = graph.operations, list(order)
     operations = Operations(
-        [old.name[row] for row in rows],
-        old.phase[rows],
-        old.time[rows],
-        old.workspace[rows],
-        old.reads.take(rows),
-        old.writes.take(rows),
-        old.mutates.take(rows),
-        old.recompute[rows],
-        old.random[rows],
-        [old.layer[row] for row in rows],
-        {place: old.modes[row] for place, row in enumerate(rows) if row in old.modes},
-        old.launch[rows],
-        frozenset(place for place, row in enumerate(rows) if row in old.comm),
+        name=[old.name[row] for row in rows],
+        phase=old.phase[rows],
+        time=old.time[rows],
+        workspace=old.workspace[rows],
+        reads=old.reads.take(rows),
+        writes=old.writes.take(rows),
+        mutates=old.mutates.take(rows),
+        recompute=old.recompute[rows],
+        random=old.random[rows],
+        layer=[old.layer[row] for row in rows],
+        modes={place: old.modes[row] for place, row in enumerate(rows) if row in old.modes},
+        launch=old.launch[rows],
+        comm=frozenset(place for place, row in enumerate(rows) if row in old.comm),
     )
     return replace(graph, operations=operations, source={})

@@ -78,7 +78,15 @@ def with_updates(
     draft = Draft(graph.name)
     for x in range(len(graph.tensors)):
         draft.tensor(*graph.tensor(x))
-    writer = _Writer(draft, graph, optimizer.states, device_rate, host_rate, state_scale, workspace_scale)
+    writer = _Writer(
+        draft=draft,
+        graph=graph,
+        names=optimizer.states,
+        device_rate=device_rate,
+        host_rate=host_rate,
+        state_scale=state_scale,
+        workspace_scale=workspace_scale,
+    )
     complete = {weight: _last(graph.producers[g], graph.mutators[g]) for weight, g in pairs.items()}
     clipped, ready = -1, dict[int, list[int]]()
     if clip_rate is not None:

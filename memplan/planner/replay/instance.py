@@ -97,12 +97,12 @@ class VariantTable:
             ):
                 _append(members, row, name, values)
         return Instance(
-            variants,
-            _tensors(graph, machine),
-            np.array(members, np.int64),
-            _limits(machine, budget),
-            _copies(graph, machine),
-            np.array(lanes_of(machine.hierarchy), np.int64),
+            variants=variants,
+            tensors=_tensors(graph, machine),
+            members=np.array(members, np.int64),
+            limits=_limits(machine, budget),
+            copies=_copies(graph, machine),
+            lanes=np.array(lanes_of(machine.hierarchy), np.int64),
         )
 
 

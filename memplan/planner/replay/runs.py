@@ -110,19 +110,19 @@ def _variants_of(graph: Graph) -> _Known | None:
     results = np.zeros(len(graph.tensors), np.bool_)
     results[list(graph.results)] = True
     variants = VariantRecord(
-        rows.start,
-        rows.columns.astype(np.int64),
-        np.array([bit for row in made for _x, bit in row], np.int64),
-        np.array([operation for operation, _mode in pairs], np.int64),
-        np.array([graph.seconds(*pair) for pair in pairs], np.float64),
-        np.array([graph.launch(*pair) for pair in pairs], np.float64),
-        np.array([graph.workspace(*pair) for pair in pairs], np.int64),
-        inputs.start,
-        inputs.columns.astype(np.int64),
-        graph.tensors.bytes.astype(np.int64),
-        np.array(whole, np.int64),
-        results,
-        graph.resident,
+        start=rows.start,
+        made=rows.columns.astype(np.int64),
+        bits=np.array([bit for row in made for _x, bit in row], np.int64),
+        operation=np.array([operation for operation, _mode in pairs], np.int64),
+        seconds=np.array([graph.seconds(*pair) for pair in pairs], np.float64),
+        launches=np.array([graph.launch(*pair) for pair in pairs], np.float64),
+        workspace=np.array([graph.workspace(*pair) for pair in pairs], np.int64),
+        input_start=inputs.start,
+        inputs=inputs.columns.astype(np.int64),
+        size=graph.tensors.bytes.astype(np.int64),
+        whole=np.array(whole, np.int64),
+        results=results,
+        resident=graph.resident,
     )
     return _Known(variants, modes)
 

@@ -84,15 +84,17 @@ def schedule_from_document(document: object, graph: Graph, where: str) -> Schedu
         machine = None if row.get("machine") is None else machine_from_document(row["machine"])
         names = _names(machine, graph)
         return ScheduleFile(
-            Schedule.of(_steps(sequence(row["steps"], "steps"), graph, names), _initial(row, graph, names)),
-            text(made_for["name"], "graph.name"),
-            text(made_for["sha256"], "graph.sha256"),
-            None if row.get("budget") is None else size(row["budget"], "budget"),
-            machine,
-            mapping(row.get("solver") or {}, "solver"),
-            mapping(row.get("predicted") or {}, "predicted"),
-            _addresses(row.get("addresses")),
-            _loop(row.get("loop")),
+            schedule=Schedule.of(
+                _steps(sequence(row["steps"], "steps"), graph, names), _initial(row, graph, names)
+            ),
+            graph_name=text(made_for["name"], "graph.name"),
+            graph_sha256=text(made_for["sha256"], "graph.sha256"),
+            budget=None if row.get("budget") is None else size(row["budget"], "budget"),
+            machine=machine,
+            solver=mapping(row.get("solver") or {}, "solver"),
+            predicted=mapping(row.get("predicted") or {}, "predicted"),
+            addresses=_addresses(row.get("addresses")),
+            loop=_loop(row.get("loop")),
         )
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None

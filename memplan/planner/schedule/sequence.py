@@ -48,7 +48,7 @@ def _needed(graph: Graph, runs: Sequence[Run]) -> list[tuple[Run, list[int]]]:
     for x in graph.results:
         need[x] = whole[x]
     inputs, always = graph.input_lists.__getitem__, range(len(graph.operations))
-    return backward_scan(runs, graph.contributions, inputs, whole, need, always)
+    return backward_scan(runs, graph.contributions, inputs=inputs, whole=whole, need=need, always=always)
 
 
 def backward_scan(

@@ -168,7 +168,18 @@ def play(
     landed = [0.0, 0.0]  # the last end of a transfer, before each iteration
     for _ in range(_ITERATIONS):
         fence = landed[-2]
-        ends.append(_one_iteration(queues, seconds, launches, waits, lanes, free, ends, fence))
+        ends.append(
+            _one_iteration(
+                queues,
+                seconds,
+                launches=launches,
+                waits=waits,
+                lanes=lanes,
+                free=free,
+                before=ends,
+                fence=fence,
+            )
+        )
         last, growth = growth, [now - then for now, then in zip(free, history[-1], strict=True)]
         history.append(list(free))
         transfers = (end for end, queue in zip(ends[-1], queues, strict=True) if queue >= _D2H)

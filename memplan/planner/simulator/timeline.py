@@ -60,7 +60,9 @@ def timeline(
     end = np.array(played.ends[-1], np.float64)
     idle, cause = _waits(walk, played)
     end = np.where(queue == NOTHING, _passed(queue, end, zero), end) - zero
-    return Timeline(end - np.array(walk.seconds), end, queue, idle, cause, played.period)
+    return Timeline(
+        start=end - np.array(walk.seconds), end=end, queue=queue, idle=idle, cause=cause, period=played.period
+    )
 
 
 def _passed(queue: Ints, end: Floats, zero: float) -> Floats:

@@ -172,7 +172,15 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     def run(lines: list[Member], meanwhile: Callable[[], None], *, proves: bool = True) -> Outcomes:
         prover = partial(prove, problem, tell, seconds) if settings.gap and proves else None
         return portfolio.run(
-            problem, lines, workers, stop, meanwhile, race, settings.gap, prover, options.clock()
+            problem,
+            lines,
+            workers,
+            stop,
+            meanwhile=meanwhile,
+            race=race,
+            gap=settings.gap,
+            prove=prover,
+            clock=options.clock(),
         )
 
     lines, outcomes = _lines(problem, options, settings, workers, loaded), Outcomes()

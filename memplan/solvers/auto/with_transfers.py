@@ -130,7 +130,7 @@ def solve(
             known = [*_start(problem, options), *outcomes.answers]
             portfolio.run(
                 problem,
-                _lines(problem, options, known, run, workers, moves, seed),
+                _lines(problem, options, found=known, run=run, workers=workers, moves=moves, seed=seed),
                 workers,
                 stop,
                 race=race,

@@ -134,7 +134,16 @@ def prove(
     graph, limit = problem.graph, device_limit(problem)
     machine = problem.machine or graph.machine or Machine()
     if moves(machine):
-        found = offload_bound(graph, machine, limit, seconds, inf, "any", tell, cancelled)
+        found = offload_bound(
+            graph,
+            machine,
+            budget=limit,
+            time_limit=seconds,
+            goal=inf,
+            order="any",
+            tell=tell,
+            cancelled=cancelled,
+        )
         _offload.setdefault(graph, {})[limit, machine, "any"] = seconds, found
         return
     if uses_host(graph):
@@ -207,7 +216,9 @@ def _offloading(problem: Problem, machine: Machine, order: OrderName, seconds: f
     key = device_limit(problem), machine, order
     spent, bound = known.get(key, (0.0, None))
     if bound is None or (seconds > 2 * spent and bound.seconds < time):
-        bound = offload_bound(problem.graph, machine, key[0], seconds, time, order)
+        bound = offload_bound(
+            problem.graph, machine, budget=key[0], time_limit=seconds, goal=time, order=order
+        )
         known[key] = seconds, bound
     return bound
 

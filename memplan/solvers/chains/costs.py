@@ -117,16 +117,20 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         )
         inputs = outputs
     advance, save, turn, backward, first = np.array(seconds).T
-    x, saved, *peaks = np.array(bytes_, np.int64).T
+    x, saved, advance_peak, through_peak, save_peak, turn_peak, backward_peak = np.array(bytes_, np.int64).T
     return ChainCosts(
-        advance,
-        save,
-        turn,
-        backward,
-        x,
-        saved,
-        np.array(gradient, np.int64),
-        *peaks,
+        advance_seconds=advance,
+        save_seconds=save,
+        turn_seconds=turn,
+        backward_seconds=backward,
+        input_bytes=x,
+        saved_bytes=saved,
+        gradient_bytes=np.array(gradient, np.int64),
+        advance_peak=advance_peak,
+        through_peak=through_peak,
+        save_peak=save_peak,
+        turn_peak=turn_peak,
+        backward_peak=backward_peak,
         resident_bytes=graph.resident_bytes,
         fixed_seconds=fsum(first - save) + float(graph.operations.time[list(chain.after)].sum()),
     )

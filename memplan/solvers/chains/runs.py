@@ -104,13 +104,13 @@ def _runs_of(graph: Graph, chain: Chain, number: int, last: dict[int, int]) -> B
     at_first = {o for o in block.forward if o not in save or graph.operations.random[o]}
     first_advance = producers(graph, block.forward, output | chain.shared, there, at_first)
     return BlockRuns(
-        [(o, lightest_mode(graph, o, wanted)) for o, wanted in first_advance.items()],
-        [(o, lightest_mode(graph, o, wanted)) for o, wanted in advance.items()],
-        in_default_mode(block.forward),
-        in_default_mode(save),
-        in_default_mode(turn),
-        in_default_mode(block.backward),
-        frozenset(saved),
+        first_advance=[(o, lightest_mode(graph, o, wanted)) for o, wanted in first_advance.items()],
+        advance=[(o, lightest_mode(graph, o, wanted)) for o, wanted in advance.items()],
+        first_save=in_default_mode(block.forward),
+        save=in_default_mode(save),
+        turn=in_default_mode(turn),
+        backward=in_default_mode(block.backward),
+        saved=frozenset(saved),
     )
 
 

@@ -218,7 +218,9 @@ def _solve(
     notes = list(answer.notes)
     options.race.found(figures.time, name)
     enough = answer.interrupted or answer.status is Status.WITHIN_GAP
-    bounds = _bounds(name, problem, answer, figures, 0.0 if enough else bound_seconds, notes)
+    bounds = _bounds(
+        name, problem, answer=answer, figures=figures, seconds=0.0 if enough else bound_seconds, notes=notes
+    )
     options.race.proved(bounds[0].seconds, bounds[0].name)
     lower_bound = bounds[0].seconds
     proven = figures.time <= lower_bound * (1.0 + PROVEN)
@@ -226,21 +228,21 @@ def _solve(
     if status is Status.WITHIN_GAP and len(notes) > len(answer.notes):
         status = Status.FEASIBLE  # the gap may have been to a bound that was dropped
     return ValidatedSolution(
-        name,
-        answer.schedule,
-        figures,
-        lower_bound,
-        Status.OPTIMAL if proven else status,
-        seconds,
-        asdict(chosen),
-        answer.interrupted,
-        bounds,
-        tuple(notes),
-        layout,
-        asked.budget,
-        problem.machine,
-        answer.effort,
-        answer.policy,
+        solver=name,
+        schedule=answer.schedule,
+        figures=figures,
+        lower_bound=lower_bound,
+        status=Status.OPTIMAL if proven else status,
+        seconds=seconds,
+        settings=asdict(chosen),
+        interrupted=answer.interrupted,
+        bounds=bounds,
+        notes=tuple(notes),
+        layout=layout,
+        budget=asked.budget,
+        machine=problem.machine,
+        effort=answer.effort,
+        policy=answer.policy,
     )
 
 

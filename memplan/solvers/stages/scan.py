@@ -47,7 +47,7 @@ def scan(
     def inputs(operation: int) -> list[int]:
         return [x for x in graph.input_lists[operation] if x not in given]
 
-    kept = backward_scan(runs, made, inputs, whole, need, always)
+    kept = backward_scan(runs, made, inputs=inputs, whole=whole, need=need, always=always)
     needed = {x: bits for x, bits in need.items() if bits}
     alive = set(needed)
     now = peak = bytes_of(graph, alive)

@@ -204,7 +204,10 @@ def _idle(
     bits = _tick_bits(graph, variants)
     ticks = np.ceil(np.ldexp(np.tile(graph.operations.time, 2), bits)).astype(np.int64)
     clock = np.concatenate((np.zeros(1, np.int64), ticks.cumsum()))
-    iterations = (_Iteration(origin, clock, bits, variants, made, used) for origin in sorted(origins))
+    iterations = (
+        _Iteration(origin=origin, clock=clock, bits=bits, variants=variants, made=made, used=used)
+        for origin in sorted(origins)
+    )
     return float_below(
         max(iteration.idle(moments, proceed) for iteration in iterations) / Fraction(2) ** bits
     )

@@ -117,7 +117,7 @@ def offload_program(
     whole: bool = False,
 ) -> OffloadColumns:
     """Write an offloading program. The arguments are those of `OffloadColumns`."""
-    columns = OffloadColumns(graph, machine, limit, marks, order, whole)
+    columns = OffloadColumns(graph=graph, machine=machine, limit=limit, marks=marks, order=order, whole=whole)
     FirstRunRows(columns)
     _UseRows(columns)
     StockRows(columns)

@@ -30,17 +30,26 @@ def variants_of(graph: Graph, operation: int) -> list[BoundVariant]:
     touched = frozenset(graph.input_lists[operation])
     shares = frozenset(graph.on_peers(operation))
     made = frozenset(one.writes)
-    variants = [BoundVariant(one.time, one.workspace, False, touched - shares, shares, made)]
+    variants = [
+        BoundVariant(
+            seconds=one.time,
+            workspace=one.workspace,
+            on_host=False,
+            device=touched - shares,
+            host=shares,
+            writes=made,
+        )
+    ]
     for mode in one.modes:
         at_host = touched if mode.on_host else shares.union(mode.reads_host)
         variants.append(
             BoundVariant(
-                mode.time,
-                0 if mode.on_host else mode.workspace,
-                mode.on_host,
-                touched - at_host,
-                at_host,
-                frozenset(mode.writes).difference(mode.made_on_host),
+                seconds=mode.time,
+                workspace=0 if mode.on_host else mode.workspace,
+                on_host=mode.on_host,
+                device=touched - at_host,
+                host=at_host,
+                writes=frozenset(mode.writes).difference(mode.made_on_host),
             )
         )
     return variants

@@ -136,13 +136,13 @@ def residency_of(search: ResidencyBoundSearch, order: OrderName, whole: bool = T
     finished = search.run(whole)
     best = search.best
     return Residency(
-        _bound(search.graph, best.extra, order),
-        best.later.runs[0],
-        best.moments,
-        best.whole,
-        search.found,
-        finished,
-        search.clock.interrupted,
+        bound=_bound(search.graph, best.extra, order),
+        reruns=best.later.runs[0],
+        moments=best.moments,
+        whole=best.whole,
+        schedule=search.found,
+        finished=finished,
+        interrupted=search.clock.interrupted,
     )
 
 

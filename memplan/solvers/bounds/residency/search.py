@@ -303,7 +303,14 @@ class ResidencyBoundSearch:
         moments = [self.moment(operation) for operation in self.chosen]
         # Rows for all intervals grow with the square of the moments.
         fits = len(moments) * sum(moment.side.count(BEFORE) for moment in moments) <= MOST_NESTED
-        part = residency_program(self.facts, self.budget, moments, True, self.crowded, self.nested and fits)
+        part = residency_program(
+            self.facts,
+            self.budget,
+            moments=moments,
+            windows=True,
+            crowded=self.crowded,
+            nested=self.nested and fits,
+        )
         left = max(0.0, self.clock.left)
         if left < ROW_SECONDS * len(part.program.row_lower):
             return part, None
@@ -313,10 +320,10 @@ class ResidencyBoundSearch:
         result = highs.solve(
             fit.program,
             Settings(threads=1),
-            limit,
-            {},
-            lambda _progress: None,
-            self.cancelled,
+            time_limit=limit,
+            start={},
+            progress=lambda _progress: None,
+            cancelled=self.cancelled,
         )
         self.clock.interrupted |= result.interrupted
         return part, fit.result(result)

@@ -74,7 +74,14 @@ def residency_program(
         here.needs()
         here.memory(limit)
         columns.append(here)
-    within = _windows(model, reruns, [columns[index] for index in chain], limit, crowded or {}, nested)
+    within = _windows(
+        model,
+        reruns,
+        chain=[columns[index] for index in chain],
+        limit=limit,
+        crowded=crowded or {},
+        nested=nested,
+    )
     return ResidencyProgram(model.program(), reruns, within, seconds)
 
 

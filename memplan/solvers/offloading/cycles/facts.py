@@ -47,26 +47,32 @@ def facts_of(cycle: Cycle) -> Facts:
     intervals = np.array(cycle.intervals, np.int64).reshape(-1, 4)
     changed = np.array(cycle.changed_by, np.int64).reshape(-1, 2)
     weight, after, before, version = (np.ascontiguousarray(column) for column in intervals.T)
+    first, leaving = _rows(after, cycle.runs)
+    first_back, coming = _rows(before, cycle.runs)
+    first_new, new = _rows(changed[:, 1], cycle.runs)
     return Facts(
-        cycle.limit,
-        cycle.idle,
-        lanes[Queue.D2H],
-        lanes[Queue.H2D],
-        np.stack([cycle.seconds, cycle.graph.operations.launch], axis=1),
-        np.array(cycle.need, np.int64),
-        np.array(cycle.rest, np.int64),
-        np.array(cycle.sizes, np.int64),
-        np.array(cycle.offload_seconds, np.float64),
-        np.array(cycle.prefetch_seconds, np.float64),
-        changed[:, 0].copy(),
-        changed[:, 1].copy(),
-        weight,
-        after,
-        before,
-        version,
-        *_rows(after, cycle.runs),
-        *_rows(before, cycle.runs),
-        *_rows(changed[:, 1], cycle.runs),
+        limit=cycle.limit,
+        idle=cycle.idle,
+        down=lanes[Queue.D2H],
+        up=lanes[Queue.H2D],
+        seconds=np.stack([cycle.seconds, cycle.graph.operations.launch], axis=1),
+        need=np.array(cycle.need, np.int64),
+        rest=np.array(cycle.rest, np.int64),
+        size=np.array(cycle.sizes, np.int64),
+        offload_seconds=np.array(cycle.offload_seconds, np.float64),
+        prefetch_seconds=np.array(cycle.prefetch_seconds, np.float64),
+        changed=changed[:, 0].copy(),
+        changed_at=changed[:, 1].copy(),
+        weight=weight,
+        after=after,
+        before=before,
+        version=version,
+        first=first,
+        leaving=leaving,
+        first_back=first_back,
+        coming=coming,
+        first_new=first_new,
+        new=new,
     )
 
 
@@ -107,17 +113,17 @@ def scratch(facts: Facts) -> Scratch:
     weights, intervals = len(facts.size), len(facts.weight)
     room, rows = 2 * intervals + 2, len(facts.seconds) + len(facts.changed) + intervals
     return Scratch(
-        np.ones(weights, np.bool_),
-        np.zeros(weights, np.bool_),
-        np.full(weights, -1, np.int64),
-        np.full(weights, -1, np.int64),
-        np.full(weights, -1, np.int64),
-        np.zeros(weights, np.bool_),
-        np.full(intervals, -1, np.int64),
-        np.zeros(intervals, np.bool_),
-        np.zeros(room, np.int64),
-        np.zeros(room, np.int64),
-        IterationTables(
+        here=np.ones(weights, np.bool_),
+        fresh=np.zeros(weights, np.bool_),
+        waiting=np.full(weights, -1, np.int64),
+        away_in=np.full(weights, -1, np.int64),
+        stored=np.full(weights, -1, np.int64),
+        in_flight=np.zeros(weights, np.bool_),
+        fetched=np.full(intervals, -1, np.int64),
+        chosen=np.zeros(intervals, np.bool_),
+        pending_size=np.zeros(room, np.int64),
+        pending_copy=np.zeros(room, np.int64),
+        iteration=IterationTables(
             rows=np.zeros((rows, COLUMNS), np.int64),
             seconds=np.zeros((rows, WAIT + 1)),
             events=np.zeros(0, np.int64),

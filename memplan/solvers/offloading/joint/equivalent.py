@@ -112,7 +112,9 @@ def shorten(lifetimes: Sequence[Lifetime], runs: int) -> Short:
             for each in lifetimes
         ]
     )
-    return Short(lifetimes, uses, at, 2 * np.array(anchors, np.int64), shape, last)
+    return Short(
+        lifetimes=lifetimes, uses=uses, at=at, moments=2 * np.array(anchors, np.int64), shape=shape, runs=last
+    )
 
 
 class Equivalent:

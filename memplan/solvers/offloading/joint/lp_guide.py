@@ -113,7 +113,9 @@ def guided(
 ) -> LpGuide | None:
     """Solve the program and return its advice; None without an answer in time. Raises KeyboardInterrupt."""
     order = [operation for operation, _mode in drops.runs]
-    advice = fractions(drops.graph, order, machine, budget, seconds, cancelled)
+    advice = fractions(
+        drops.graph, order, machine=machine, budget=budget, seconds=seconds, cancelled=cancelled
+    )
     return LpGuide(drops, advice, places) if advice else None
 
 

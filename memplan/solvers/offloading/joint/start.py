@@ -132,7 +132,9 @@ class Starts:
         before, self.best = self.best, None
         try:
             places, over = self.slots.places, (lambda: not self.proceed())
-            self.guide = guided(self.drops, self.machine, self.budget, places, seconds, over)
+            self.guide = guided(
+                self.drops, self.machine, budget=self.budget, places=places, seconds=seconds, cancelled=over
+            )
             if self.guide:
                 self._tried.clear()  # what stays is chosen by its preference too from now on
                 for choice in self.guide.choices(self._updates):

@@ -132,15 +132,15 @@ def training_layers(solver: str, graph: Graph) -> TrainingLayers:
     updates = _updates(graph, chain, owner)
     layers = tuple(
         Layer(
-            block.forward,
-            tuple(o for o in block.backward if phase[o] != Phase.UPDATE),
-            tuple(updates[number]),
-            tuple(weights[number]),
-            _of_kind(graph, (graph.read_lists[o] for o in updates[number]), Kind.PARAMETER_GRADIENT)
+            forward=block.forward,
+            backward=tuple(o for o in block.backward if phase[o] != Phase.UPDATE),
+            updates=tuple(updates[number]),
+            weights=tuple(weights[number]),
+            gradients=_of_kind(graph, (graph.read_lists[o] for o in updates[number]), Kind.PARAMETER_GRADIENT)
             if updates[number]
             else _results(graph, block.backward),
-            _of_kind(graph, (graph.input_lists[o] for o in updates[number]), Kind.OPTIMIZER_STATE),
-            block.output,
+            states=_of_kind(graph, (graph.input_lists[o] for o in updates[number]), Kind.OPTIMIZER_STATE),
+            output=block.output,
         )
         for number, block in enumerate(chain.blocks)
     )

@@ -114,14 +114,14 @@ def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h
         sizes: list[int] = graph.tensors.bytes[list(layer.weights)].tolist()
         costs.append(
             Costs(
-                h2d.total_seconds(sizes),
-                sum(seconds[p] for p in layer.forward),
-                sum(direct[p] for p in layer.forward),
-                sum(seconds[p] for p in layer.backward),
-                sum(direct[p] for p in layer.backward),
-                between[number],
-                between_backward[number],
-                sum(sizes),
+                fetch=h2d.total_seconds(sizes),
+                forward=sum(seconds[p] for p in layer.forward),
+                direct_forward=sum(direct[p] for p in layer.forward),
+                backward=sum(seconds[p] for p in layer.backward),
+                direct_backward=sum(direct[p] for p in layer.backward),
+                between=between[number],
+                between_backward=between_backward[number],
+                size=sum(sizes),
             )
         )
     return costs

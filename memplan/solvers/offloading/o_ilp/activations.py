@@ -57,4 +57,4 @@ class Activation:
             loads.device[t].append(come)
             loads.h2d[t].append(fetched[t])
             loads.host[t].append(left[t])
-        return Activation(made, needed, kept, stored, fetched, left)
+        return Activation(made=made, needed=needed, kept=kept, stored=stored, fetched=fetched, left=left)

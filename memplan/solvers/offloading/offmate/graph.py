@@ -43,12 +43,14 @@ def iteration_of(
     base, carried = _beside(graph, chain, touched, gradients, len(order))
     seconds = graph.operations.time
     return Iteration(
-        tuple(blocks),
-        groups_of(graph, parcels, touched, order),
-        tuple(base),
-        carried,
-        tuple(float(sum(seconds[o] for o in chunk if not _is_update(graph, o))) for chunk in after),
-        tuple(tuple(in_default_mode(chunk)) for chunk in after),
+        blocks=tuple(blocks),
+        groups=groups_of(graph, parcels, touched, order),
+        base_bytes=tuple(base),
+        carried=carried,
+        after_seconds=tuple(
+            float(sum(seconds[o] for o in chunk if not _is_update(graph, o))) for chunk in after
+        ),
+        after=tuple(tuple(in_default_mode(chunk)) for chunk in after),
     )
 
 
@@ -170,13 +172,13 @@ def parcels_of(graph: Graph) -> list[Parcel]:
         own = all(x in changed or not graph.resident[x] for x in reads)
         parcels.append(
             Parcel(
-                weights,
-                tuple(x for x in changed if x not in weights),
-                tuple(x for x in reads if not graph.resident[x]),
-                (operation, DEFAULT_MODE),
-                (operation, mode) if host and own else None,
-                seconds,
-                sum(sizes.item(x) for x in weights),
+                weights=weights,
+                states=tuple(x for x in changed if x not in weights),
+                gradients=tuple(x for x in reads if not graph.resident[x]),
+                update=(operation, DEFAULT_MODE),
+                host_run=(operation, mode) if host and own else None,
+                host_seconds=seconds,
+                bytes=sum(sizes.item(x) for x in weights),
             )
         )
     return parcels
@@ -202,12 +204,12 @@ def _group(graph: Graph, uses: tuple[int, ...], last: int | None, parcels: Seque
         return sum(graph.tensors.bytes.item(x) for x in tensors)
 
     return Group(
-        sum(parcel.bytes for parcel in parcels),
-        uses,
-        last,
-        sum(size(parcel.gradients) for parcel in parcels),
-        sum(size(parcel.states) for parcel in parcels),
-        float(sum(columns.time[parcel.update[0]] for parcel in parcels if parcel.update)),
-        float(sum(parcel.host_seconds for parcel in parcels)) if parcels[0].host_run else None,
-        tuple(parcels),
+        bytes=sum(parcel.bytes for parcel in parcels),
+        uses=uses,
+        last=last,
+        gradient_bytes=sum(size(parcel.gradients) for parcel in parcels),
+        state_bytes=sum(size(parcel.states) for parcel in parcels),
+        device_seconds=float(sum(columns.time[parcel.update[0]] for parcel in parcels if parcel.update)),
+        host_seconds=float(sum(parcel.host_seconds for parcel in parcels)) if parcels[0].host_run else None,
+        parcels=tuple(parcels),
     )

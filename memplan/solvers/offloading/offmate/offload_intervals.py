@@ -31,14 +31,18 @@ def tensor_intervals(
         yield from _weights_offloaded(graph, program.weights[g], choice.hosted[g], x, rounding)
     for g in order:
         hosted = choice.hosted[g]
-        yield from _states_offloaded(graph, program.weights[g], program.states[g], hosted, x, rounding)
+        yield from _states_offloaded(
+            graph, program.weights[g], states=program.states[g], hosted=hosted, x=x, rounding=rounding
+        )
     blocks, hosted_gradients = len(program.choice), _hosted_gradients(program, choice)
     for number, activation in enumerate(program.activations):
         if number < blocks:
             kept = program.iteration.blocks[number][choice.options[number]].kept
         else:
             kept = set(program.iteration.carried[number - blocks].tensors) - hosted_gradients
-        yield from _activation_offloaded(graph, program, activation, sorted(kept), x, rounding)
+        yield from _activation_offloaded(
+            graph, program, activation=activation, tensors=sorted(kept), x=x, rounding=rounding
+        )
 
 
 def on_disk(graph: Graph, program: OIlpProgram, choice: IntegerSolution, x: Floats) -> set[int]:
@@ -90,7 +94,9 @@ def _weights_offloaded(
             left = [0.0, *(min(whole, c.value(x)) * scale for c in stocks.left[1:])]
         if on_host:
             wanted[1 : stocks.window] = [float(sum(sizes))] * (stocks.window - 1)
-        yield from _intervals_of(stocks, tensors, sizes, wanted, left, rounding, "weights")
+        yield from _intervals_of(
+            stocks, tensors, sizes=sizes, stored=wanted, left=left, rounding=rounding, kind="weights"
+        )
 
 
 def _states_offloaded(
@@ -109,7 +115,9 @@ def _states_offloaded(
         scale = sum(sizes) / whole
         wanted = [min(whole, c.value(x)) * scale for c in states.stored]
         left = [min(whole, c.value(x)) * scale for c in states.left]
-        yield from _intervals_of(weights, tensors, sizes, wanted, left, rounding, "states")
+        yield from _intervals_of(
+            weights, tensors, sizes=sizes, stored=wanted, left=left, rounding=rounding, kind="states"
+        )
 
 
 def _intervals_of(

@@ -86,13 +86,13 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 
     bound = time_bound(graph)
     search = OffmateSearch(
-        graph,
-        linked.machine,
-        _limits(problem, linked, settings),
-        settings,
-        settings.seconds,
-        remaining,
-        options.report,
+        graph=graph,
+        machine=linked.machine,
+        limits=_limits(problem, linked, settings),
+        settings=settings,
+        integer_seconds=settings.seconds,
+        remaining=remaining,
+        report=options.report,
     )
     search.try_baseline()
     if search.best is not None and search.best.figures.time <= bound:

@@ -123,14 +123,14 @@ def _priced(block: PlacedBlock, places: Places, uncounted: AbstractSet[int]) -> 
     then = {**waiting, **{x: whole[x] for x in block.outputs | block.held}}
     ahead = scan(graph, forward, then, given, frozenset(o for o, _mode in forward))
     return Option(
-        _seconds(graph, forward),
-        _seconds(graph, backward),
-        sum(_size(block, x) for x in waiting),
-        ahead.peak,
-        back.peak,
-        tuple(forward),
-        tuple(backward),
-        frozenset(waiting),
+        forward_seconds=_seconds(graph, forward),
+        backward_seconds=_seconds(graph, backward),
+        kept_bytes=sum(_size(block, x) for x in waiting),
+        forward_peak=ahead.peak,
+        backward_peak=back.peak,
+        forward=tuple(forward),
+        backward=tuple(backward),
+        kept=frozenset(waiting),
     )
 
 

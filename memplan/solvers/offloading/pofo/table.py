@@ -100,8 +100,28 @@ class PofoTable:
             # Saving it or its backward does not fit into fewer slots.
             seconds[:need] = np.inf
             served = self._served(i, i + 1)
-            yield Transition(seconds, i + 1, True, False, size, 0, served, Input.KEPT, extra)
-            yield Transition(seconds, i + 1, True, True, 0, size, served, Input.SENT, extra)
+            yield Transition(
+                seconds=seconds,
+                end=i + 1,
+                saved=True,
+                sent=False,
+                kept=size,
+                backlog=0,
+                served=served,
+                after=Input.KEPT,
+                extra=extra,
+            )
+            yield Transition(
+                seconds=seconds,
+                end=i + 1,
+                saved=True,
+                sent=True,
+                kept=0,
+                backlog=size,
+                served=served,
+                after=Input.SENT,
+                extra=extra,
+            )
         forward = int(costs.advance_peak[i])
         for end in range(i + 1, blocks):
             if end > i + 1:
@@ -111,10 +131,30 @@ class PofoTable:
             seconds = shifted(repeats, extra)
             seconds[: extra + self._slots(forward)] = np.inf
             served = self._served(i, end)
-            yield Transition(seconds, end, False, False, own, 0, served, Input.FREE, extra)
+            yield Transition(
+                seconds=seconds,
+                end=end,
+                saved=False,
+                sent=False,
+                kept=own,
+                backlog=0,
+                served=served,
+                after=Input.FREE,
+                extra=extra,
+            )
             # An input in K or offloaded already costs nothing more; one without bytes need not be sent.
             if own:
-                yield Transition(seconds, end, False, True, 0, own, served, Input.FREE, extra)
+                yield Transition(
+                    seconds=seconds,
+                    end=end,
+                    saved=False,
+                    sent=True,
+                    kept=0,
+                    backlog=own,
+                    served=served,
+                    after=Input.FREE,
+                    extra=extra,
+                )
 
     def _values(self, choice: Transition) -> Values:
         """Return the seconds from here on, by K and Q."""

@@ -150,7 +150,15 @@ class _WindowSearch:
                 continue
             schedule, seen = found
             if self.best is None or seen.time < self.best.figures.time:
-                self.best = _WindowResult(schedule, seen, window, size, len(figures), checkpoint, states)
+                self.best = _WindowResult(
+                    schedule=schedule,
+                    figures=seen,
+                    window=window,
+                    size=size,
+                    layers=len(figures),
+                    checkpoint=checkpoint,
+                    states=states,
+                )
             if self.settings.windows == "analytic":
                 return
 
@@ -223,14 +231,16 @@ def _figures(
     weights, gradients = found.size(layer.weights), found.size(layer.gradients)
     host = found.host_modes(layer.updates)
     return LayerFigures(
-        forward,
-        backward,
-        linked.h2d.total_seconds(found.sizes(layer.weights)),
-        linked.d2h.total_seconds(found.sizes(layer.weights)),
-        linked.d2h.total_seconds(found.sizes(layer.weights if host is None else layer.gradients)),
-        None if host is None else sum(graph.seconds(*run) for run in host),
-        found.seconds(layer.updates),
-        weights,
-        gradients,
-        0 if host is None else found.size(layer.states),
+        forward=forward,
+        backward=backward,
+        fetch=linked.h2d.total_seconds(found.sizes(layer.weights)),
+        forward_return=linked.d2h.total_seconds(found.sizes(layer.weights)),
+        backward_return=linked.d2h.total_seconds(
+            found.sizes(layer.weights if host is None else layer.gradients)
+        ),
+        host_update=None if host is None else sum(graph.seconds(*run) for run in host),
+        device_update=found.seconds(layer.updates),
+        weights=weights,
+        gradients=gradients,
+        states=0 if host is None else found.size(layer.states),
     )

@@ -100,12 +100,12 @@ def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
     behind_too = {o for o, _mode in later}
     twice = [run for run in first if run[0] in behind_too and run not in save]
     return OptionCost(
-        _times_run(block, save + twice + later),
-        _times_run(block, turn + twice + later),
-        bytes_of(graph, kept.keys() | block.outputs) - going,
-        whole.peak - going,
-        alone.peak - going,
-        back.peak - going,
+        both=_times_run(block, save + twice + later),
+        turn=_times_run(block, turn + twice + later),
+        saved_bytes=bytes_of(graph, kept.keys() | block.outputs) - going,
+        forward_peak=whole.peak - going,
+        turn_peak=alone.peak - going,
+        backward_peak=back.peak - going,
     )
 
 

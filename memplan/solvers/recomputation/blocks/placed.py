@@ -78,22 +78,22 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
         staying = (touched | made) - given
         placed.append(
             PlacedBlock(
-                graph,
-                block.forward + block.backward,
-                len(block.forward),
-                given,
-                inputs,
-                outputs,
-                frozenset(made),
-                {
+                graph=graph,
+                members=block.forward + block.backward,
+                forwards=len(block.forward),
+                given=given,
+                inputs=inputs,
+                outputs=outputs,
+                made=frozenset(made),
+                after={
                     x: _made_by_then(graph, block_of, number, x)
                     for x in sorted(staying)
                     if last.get(x, number) < number
                 },
-                frozenset(x for x in touched - given if made_in.get(x, number) > number),
-                frozenset(x for x in inputs if last.get(x, number) < number),
-                frozenset(position for position, is_early in enumerate(early) if is_early),
-                number == len(runs) - 1,
+                entering=frozenset(x for x in touched - given if made_in.get(x, number) > number),
+                held=frozenset(x for x in inputs if last.get(x, number) < number),
+                early=frozenset(position for position, is_early in enumerate(early) if is_early),
+                is_last=number == len(runs) - 1,
             )
         )
         inputs = outputs

@@ -51,7 +51,9 @@ def rk_checkmate_program(
     losses = (graph.operations.phase == Phase.LOSS).nonzero()[0].tolist()
     if saved is None or not losses:
         return staged_program(graph, peak, least=least, most_entries=most_entries)
-    return _WithLoss(graph, peak, saved, losses[0], least, most_entries).program()
+    return _WithLoss(
+        graph=graph, peak=peak, saved=saved, loss=losses[0], least=least, most_entries=most_entries
+    ).program()
 
 
 class _WithLoss(Unrolling):

@@ -186,7 +186,18 @@ def _loss_node(piece: Piece, middle: Sequence[int]) -> Node:
         return _lone(piece, part(piece, (), middle))
     needs = frozenset(forward_outputs(piece))
     return Node(
-        (NodeRun(Pass((), 0.0, needs, frozenset(), frozenset(), (PassMoment(0, needs, frozenset()),))),)
+        (
+            NodeRun(
+                Pass(
+                    runs=(),
+                    time=0.0,
+                    reads=needs,
+                    writes=frozenset(),
+                    starts=frozenset(),
+                    steps=(PassMoment(0, needs, frozenset()),),
+                )
+            ),
+        )
     )
 
 
@@ -200,12 +211,12 @@ def _outer(piece: Piece, inner: Subgraph, run: Pass) -> Pass:
     fixes = frozenset(x for operation, _mode in runs for x in piece.fixes[operation])
     uses = frozenset(x for operation, _mode in runs for x in piece.uses[operation])
     return Pass(
-        runs,
-        run.time,
-        named(run.reads) | uses,
-        named(run.writes) | fixes,
-        named(run.starts),
-        tuple(
+        runs=runs,
+        time=run.time,
+        reads=named(run.reads) | uses,
+        writes=named(run.writes) | fixes,
+        starts=named(run.starts),
+        steps=tuple(
             PassMoment(step.bytes, named(step.needs) | uses, named(step.there) | fixes) for step in run.steps
         ),
     )
@@ -258,10 +269,10 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
         for x in set[int]().union(*(choice.run.writes for choice in node.first)):
             producers[x].append(index)
     return HGraph(
-        new,
-        loss,
-        tuple(bytes_of(piece, group) for group in groups),
-        tuple(group[0] in final for group in groups),
-        tuple(map(tuple, producers)),
-        backward_of,
+        nodes=new,
+        loss=loss,
+        sizes=tuple(bytes_of(piece, group) for group in groups),
+        lasts=tuple(group[0] in final for group in groups),
+        producers=tuple(map(tuple, producers)),
+        backward_of=backward_of,
     )

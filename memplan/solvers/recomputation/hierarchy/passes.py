@@ -69,8 +69,8 @@ def pass_of(
     starts = frozenset(x for x, bits in need.items() if bits and not piece.shared(x))
     writes = frozenset(x for x in wanted if piece.shared(x))
     time = sum(variant_of(piece, run).time for run in kept)
-    steps = _steps(piece, kept, dead, reads, writes, starts)
-    return Pass(tuple(kept), time, reads, writes, starts, _worst(steps))
+    steps = _steps(piece, kept, dead=dead, reads=reads, writes=writes, starts=starts)
+    return Pass(runs=tuple(kept), time=time, reads=reads, writes=writes, starts=starts, steps=_worst(steps))
 
 
 def covers(one: Pass, other: Pass) -> bool:
@@ -114,7 +114,12 @@ def _needed(
     may = [run for at, run in enumerate(runs) if firsts.get(run[0]) == at or not piece.once[run[0]]]
     need = defaultdict(int, {x: _own(piece, x) for x in wanted})
     scan = backward_scan(
-        may, lambda o, mode: made_by(piece, (o, mode)), piece.reads.__getitem__, piece.whole, need, fresh
+        may,
+        lambda o, mode: made_by(piece, (o, mode)),
+        inputs=piece.reads.__getitem__,
+        whole=piece.whole,
+        need=need,
+        always=fresh,
     )
     return [run for run, _dead in scan], [dead for _run, dead in scan], need
 

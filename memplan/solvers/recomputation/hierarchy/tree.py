@@ -122,7 +122,10 @@ def hierarchy_of(graph: Graph, tree: Tree) -> Hierarchy:
     found = Hierarchy(root)
     number = {operation: index for index, operation in enumerate(root.operations)}
     known: dict[Spec, int] = {}
-    found.top = [_spec(found, known, needs, root.piece, branch, number) for branch in tree.branches]
+    found.top = [
+        _spec(found, known, needs=needs, piece=root.piece, branch=branch, number=number)
+        for branch in tree.branches
+    ]
     found.middle = tuple(number[o] for o in tree.middle)
     found.after = tuple(number[o] for o in tree.after)
     return found
@@ -146,7 +149,10 @@ def _spec(
     if not branch.is_cluster:
         return inner, None
     own = {operation: index for index, operation in enumerate((*branch.forward, *backward))}
-    children = tuple(_spec(found, known, needs, inner.piece, child, own) for child in branch.children)
+    children = tuple(
+        _spec(found, known, needs=needs, piece=inner.piece, branch=child, number=own)
+        for child in branch.children
+    )
     spec = Spec(inner.piece, children)
     if spec not in known:
         known[spec] = len(found.specs)

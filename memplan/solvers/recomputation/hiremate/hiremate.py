@@ -167,7 +167,9 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     best = min(fitting, key=lambda one: one.time, default=None)
     if best is None:
         clock.raise_if_interrupted()
-        best = _lightest(name, problem, hierarchy, top, found, clock, complete)
+        best = _lightest(
+            name, problem, hierarchy=hierarchy, top=top, found=found, clock=clock, complete=complete
+        )
     if found.bound < inf:
         options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
@@ -188,7 +190,9 @@ def _options(hierarchy: Hierarchy, settings: Settings, options: Options, clock: 
     budgets = Budgets(settings.peaks, settings.saves, settings.options, settings.gap)
     seconds = BELOW * max(0.0, clock.left)
     leaf, level = level_solvers(settings.leaf), level_solvers(settings.level)
-    found, complete = options_of_all(hierarchy, leaf, level, budgets, seconds, run)
+    found, complete = options_of_all(
+        hierarchy, leaf, level=level, budgets=budgets, seconds=seconds, solve_all=run
+    )
     children = [child(inner, [] if spec is None else found[spec]) for inner, spec in hierarchy.top]
     return top_graph(hierarchy, children, settings.options), complete
 

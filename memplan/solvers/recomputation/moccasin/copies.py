@@ -91,11 +91,11 @@ class Held:
             self._copy(
                 producers,
                 made,
-                run.earliest,
-                run.start,
-                run.start,
-                {producer: [made]},
-                {(producer, number): made},
+                earliest=run.earliest,
+                start=run.start,
+                ready=run.start,
+                has={producer: [made]},
+                joins={(producer, number): made},
             )
             for number, (run, made) in enumerate(runs)
         ]
@@ -119,7 +119,9 @@ class Held:
                     joins[producer, i] = join = model.new_bool_var("")
                     has[producer].append(join)
                     alone[producer, i].append(join)
-            copy = self._copy(producers, present, earliest, start, ready, has, joins)
+            copy = self._copy(
+                producers, present, earliest=earliest, start=start, ready=ready, has=has, joins=joins
+            )
             for (producer, i), join in joins.items():
                 run, made = producers.runs[producer][i]
                 model.add_implication(join, made)
@@ -158,4 +160,14 @@ class Held:
         if producers.size:
             self.intervals.append(interval)
             self.sizes.append(producers.size)
-        return Copy(present, start, ready, end, length, interval, earliest, has, joins)
+        return Copy(
+            present=present,
+            start=start,
+            ready=ready,
+            end=end,
+            length=length,
+            interval=interval,
+            earliest=earliest,
+            has=has,
+            joins=joins,
+        )

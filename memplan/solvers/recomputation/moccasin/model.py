@@ -124,16 +124,18 @@ class _Writing:
         self.model.add_cumulative(self.held.intervals, self.held.sizes, self.limit)  # (3)
         for stage in self.operations:
             self._join_bytes_to_runs(stage)
+        unit, fixed = self._minimise()
         return RetentionProgram(
-            self.model,
-            self.timeline,
-            self.held.true,
-            self.reads,
-            self.runs,
-            self.copies,
-            self.sources,
-            *self._minimise(),
-            self.excess is not None,
+            model=self.model,
+            timeline=self.timeline,
+            true=self.held.true,
+            reads=self.reads,
+            runs=self.runs,
+            copies=self.copies,
+            sources=self.sources,
+            unit=unit,
+            fixed=fixed,
+            least=self.excess is not None,
         )
 
     # ── variables ───────────────────────────────────────────────────────────────────────────────
@@ -142,19 +144,26 @@ class _Writing:
         timeline, model = self.timeline, self.model
         event, last = timeline.stage_end(k), timeline.last.get(k, k)
         runs = [
-            RunVariables(self.held.true, None, event, event, event, self._variants(k, self.held.true))
+            RunVariables(
+                active=self.held.true,
+                stage=None,
+                start=event,
+                earliest=event,
+                latest=event,
+                variants=self._variants(k, self.held.true),
+            )
         ]  # (1)
         before: tuple[Variable, Variable] | None = None
         # Run i comes at stage k + i at the earliest, as each run has a stage of its own.
         for earliest in range(k + 1, min(last, k + timeline.copies - 1) + 1):
             active, stage = model.new_bool_var(""), model.new_int_var(earliest, last, "")
             run = RunVariables(
-                active,
-                stage,
-                stage * timeline.width + timeline.ranks[k],
-                timeline.slot(earliest, k),
-                timeline.slot(last, k),
-                self._variants(k, active),
+                active=active,
+                stage=stage,
+                start=stage * timeline.width + timeline.ranks[k],
+                earliest=timeline.slot(earliest, k),
+                latest=timeline.slot(last, k),
+                variants=self._variants(k, active),
             )
             if before is not None:  # (4)
                 model.add_implication(active, before[0])

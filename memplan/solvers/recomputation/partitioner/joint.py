@@ -98,7 +98,9 @@ def joint(graph: Graph, fixed: frozenset[int]) -> Joint:
             users[other].append(node)
     still, wanted = fixed | _fixed(graph), _wanted(graph)
     backward = _after_the_loss(graph, operations, reads, wanted)
-    forward = _for_forward(graph, operations, tensors, reads, backward, still, wanted)
+    forward = _for_forward(
+        graph, operations, tensors=tensors, reads=reads, backward=backward, still=still, wanted=wanted
+    )
     ranks = [0] * len(operators)
     for rank, node in enumerate(node for node, needed in enumerate(forward) if needed):
         ranks[node] = rank
@@ -108,19 +110,19 @@ def joint(graph: Graph, fixed: frozenset[int]) -> Joint:
             distance[node] = min((distance[user] + 1 for user in users[node]), default=FAR)
     kinds, made = graph.tensors.kind.tolist(), list(zip(tensors, operations, strict=True))
     return Joint(
-        operators,
-        operations,
-        tensors,
-        [sizes[x] if x >= 0 else sum(sizes[y] for y in writes[o]) for x, o in made],
-        [o < 0 and kinds[x] in (Kind.PARAMETER, Kind.BUFFER) for x, o in made],
-        reads,
-        users,
-        [x in wanted for x in tensors],
-        [o in still for o in operations],
-        forward,
-        backward,
-        ranks,
-        [min(steps, FAR) for steps in distance],
+        operator=operators,
+        operation=operations,
+        tensor=tensors,
+        size=[sizes[x] if x >= 0 else sum(sizes[y] for y in writes[o]) for x, o in made],
+        free=[o < 0 and kinds[x] in (Kind.PARAMETER, Kind.BUFFER) for x, o in made],
+        reads=reads,
+        users=users,
+        result=[x in wanted for x in tensors],
+        fixed=[o in still for o in operations],
+        forward=forward,
+        backward=backward,
+        rank=ranks,
+        distance=[min(steps, FAR) for steps in distance],
     )
 
 

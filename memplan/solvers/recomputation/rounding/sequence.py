@@ -64,16 +64,16 @@ def rows_of(graph: Graph) -> Rows:
     writes, producers = operations.writes, graph.producers
     read, written, made = (rows.columns.astype(np.int64) for rows in (inputs, writes, producers))
     return Rows(
-        inputs.start,
-        read,
-        writes.start,
-        written,
-        producers.start,
-        made,
-        stays,
-        once,
-        ends,
-        graph.tensors.bytes,
+        input_start=inputs.start,
+        inputs=read,
+        output_start=writes.start,
+        outputs=written,
+        producer_start=producers.start,
+        producers=made,
+        stays=stays,
+        once=once,
+        ends=ends,
+        sizes=graph.tensors.bytes,
     )
 
 

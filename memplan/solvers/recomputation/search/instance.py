@@ -96,13 +96,13 @@ def instance_of(graph: Graph) -> Instance:
 
     _find_producers(items, operations, every)
     return Instance(
-        variants,
-        operations,
-        items,
-        np.array(members, np.int64),
-        np.array([x for x in graph.results if not resident[x]], np.int64),
-        graph.resident_bytes,
-        tensors,
+        variants=variants,
+        operations=operations,
+        items=items,
+        members=np.array(members, np.int64),
+        results=np.array([x for x in graph.results if not resident[x]], np.int64),
+        always=graph.resident_bytes,
+        tensors=tensors,
     )
 
 

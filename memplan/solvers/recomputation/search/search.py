@@ -101,7 +101,12 @@ def improved(problem: Problem, options: Options, start: list[Run]) -> SolverResu
     """Return the best of what annealing makes of the start; if that leads nowhere, of what else is known."""
     settings = options.chosen(Settings)
     rounds = Rounds(
-        problem.graph, device_limit(problem), settings.moves, settings.seed, options, settings.replicas
+        graph=problem.graph,
+        limit=device_limit(problem),
+        moves=settings.moves,
+        number=settings.seed,
+        options=options,
+        replicas=settings.replicas,
     )
     with rounds.clock.until_interrupted():
         _anneal(problem, options, settings, rounds, start)

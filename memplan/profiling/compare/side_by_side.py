@@ -98,6 +98,8 @@ def spans(iteration: Iteration, step: PlannedStep) -> Sequence[Span]:
     Module, buffers and random generators are afterwards what they were.
     """
     with unchanged(iteration, step.program.device, [step.program]):
+        # Copies of an iteration may reach into the next ones: time a steady state.
+        # Copies of an iteration may reach into the next ones: time a steady state.
         for _ in range(AHEAD):
             step.run(iteration.inputs)
         step.begin_timing()

@@ -54,7 +54,7 @@ def windows(
         for place, (iterate, put_back) in enumerate(runs):
             if not lengths[place]:  # the first iteration is not part of a window: it makes what is made once
                 one = window(iterate, 1, 0, step.device)
-                lengths[place] = min(most, max(1, ceil(seconds / max(one, 1e-9))))
+                lengths[place] = min(most, max(1, ceil(seconds / max(one, 1e-9))))  # max: a clock may show 0
             times[place].append(window(iterate, lengths[place], ahead, step.device))
             put_back()
     return times
@@ -68,5 +68,7 @@ def window(iterate: Callable[[], object], count: int, ahead: int, device: Device
     for _ in range(count):
         iterate()
     end = device.stamp()
+    # Only at the end: a wait between iterations would keep them from overlapping.
     device.synchronize()
+    # elapsed_time is in milliseconds, as that of CUDA's events.
     return start.elapsed_time(end) / 1000 / count

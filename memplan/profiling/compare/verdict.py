@@ -156,4 +156,5 @@ def has_memory_for_eager(program: Program, graph: Graph) -> bool:
     """
     if program.device.type != "cpu" or (there := available_bytes()) is None:
         return True
+    # Eager keeps what the baseline keeps; what is resident is in memory already.
     return baseline(graph).peak - resident_bytes(program) <= there

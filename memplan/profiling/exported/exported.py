@@ -63,6 +63,7 @@ def _document(path: Path) -> Any:
             models = [one for one in names if "models" in Path(one.filename).parts[:-1]]
             if len(models) != 1:
                 raise ValueError(f"has {len(models)} programs in models/, not one")
+            # The archive's own word, before anything is unpacked; the read is limited in any case.
             if models[0].file_size > MOST_BYTES:
                 raise ValueError(f"its program is larger than the {MOST_BYTES // 2**20} MiB that are read")
             with archive.open(models[0]) as stream:

@@ -205,6 +205,7 @@ class _Reading:
         node.meta["val"] = aten.copy_.default(_fakes(buffer), _fakes(new))
 
     def _keep(self, name: str, node: fx.Node, value: torch.Tensor) -> fx.Node:
+        # If this PyTorch makes another form than the file says, all sizes after it would be wrong.
         shape = sizes(mapping(self.forms.get(name), f"the form of {name}"), "sizes")
         if shape != list(value.shape):
             raise ValueError(f"{name} has the shape {list(value.shape)}, but the file says {shape}")
@@ -221,6 +222,7 @@ class _Reading:
         }
         schema = schema_of(target).arguments
         by_place = [one for one in schema if not one.kwarg_only]
+        # Arguments that the file leaves out at the end have their defaults.
         while by_place and by_place[-1].name not in given:
             by_place.pop()
         args = tuple(given.pop(one.name, one.default_value) for one in by_place)
@@ -279,6 +281,7 @@ def _found(name: str) -> Any:
         found = getattr(getattr(getattr(torch.ops, space), packet), overload)
     except (AttributeError, RuntimeError):
         return None
+    # An overload, not whatever else may have that name in torch.ops.
     return found if type(found) is type(aten.mm.default) else None
 
 

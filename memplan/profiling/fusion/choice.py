@@ -59,6 +59,7 @@ def chosen(program: Program, measured: Sequence[Measurement], progress: Progress
         made = choice.made()
         pairs = choice.pairs(made)
         slow = [group for name, group in made.groups.items() if not choice.pays(made, name, pairs[name])]
+        # With a failed kernel the program is the unfused one, without groups that could be slow.
         if not (slow := slow or made.failed):
             found = choice.measured(made, pairs)
             slow = choice.raising(made, found)
@@ -96,6 +97,7 @@ class _Choice:
         found: dict[str, Pair] = {}
         for name in made.groups:
             members, one = made.kernels[name]
+            # Equal kernels share one measurement, also across rounds.
             if one.key not in self._known:
                 self._known[one.key] = measured_pair(members, one)
             found[name] = self._known[one.key]
@@ -215,6 +217,7 @@ def peak(program: Program, taken: Sequence[int]) -> tuple[int, int]:
     last = {x: len(taken) for x in program.results}
     for i, operation in reversed(list(enumerate(program.operations))):
         for x in (*operation.reads, *operation.writes):
+            # From the end, so that the first entry is the last use.
             last.setdefault(x, i)
     live, most, where = 0, 0, 0
     for i, operation in enumerate(program.operations):
@@ -223,6 +226,7 @@ def peak(program: Program, taken: Sequence[int]) -> tuple[int, int]:
             most, where = live + max(made, taken[i]), i
         live += made
         passing = {*operation.reads, *operation.writes}
+        # Residents are there all the time, and are not part of this peak.
         live -= sum(sizes[x] for x in passing if last[x] == i and program.storages[x].kind >= Kind.ACTIVATION)
     return most, where
 

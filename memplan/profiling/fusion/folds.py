@@ -64,6 +64,7 @@ class _Choice:
             if fold is None:
                 continue
             group, new = {x}, {source for source in fold.sources if not self._kept(source)}
+            # Sets with a new source in common keep it once for all of them.
             for part in [part for part in parts if part[1] & new]:
                 parts.remove(part)
                 group, new = group | part[0], new | part[1]
@@ -122,6 +123,7 @@ class _Choice:
         """Tell whether the storage is there in backward anyway."""
         if self._program.storages[x].kind <= Kind.OPTIMIZER_STATE or x in self._uses.results:
             return True
+        # Candidates are read only inside kernels, which recompute them.
         return x not in self._candidates and bool(self._backward.get(x))
 
     def _phase(self, operation: int) -> Phase:

@@ -48,6 +48,7 @@ def fused(program: Program, units: Sequence[Group]) -> Fused:
     if failed := [group for group, one in made.items() if one is None]:
         return Fused(program, {}, {}, failed)
     names = Names()
+    # Names of operations that stay are taken first, so that no kernel gets one of them.
     for group, members in live:
         if members is None:
             names.unique(program.operations[group.members[0]].name)
@@ -70,6 +71,7 @@ def _live(program: Program, units: Sequence[Group]) -> list[tuple[Group, Members
     """Return the units that something needs, in order, with the members of those that are to be compiled."""
     wanted = set(program.results)
     found: list[tuple[Group, Members | None]] = []
+    # From the last: what later units need is known.
     for group in reversed(units):
         if len(group.members) > 1 or group.folded:
             members = members_of(program, group, wanted)
@@ -78,6 +80,7 @@ def _live(program: Program, units: Sequence[Group]) -> list[tuple[Group, Members
                 wanted.update(program.values[value].storage for value in members.inputs)
             continue
         operation = program.operations[min(group.members)]
+        # A draw moves the generator on, even if nothing reads its result.
         if operation.random or operation.once or not wanted.isdisjoint(operation.writes):
             found.append((group, None))
             wanted.update((*operation.reads, *operation.mutates))

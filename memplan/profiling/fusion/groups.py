@@ -69,6 +69,7 @@ class _Grouping:
             return
         for x in self._uses.traffic(operation):
             self._touching.setdefault(x, set()).add(operation)
+        # A joined unit may share enough with a third one.
         while (joined := self._joined(place)) is not None:
             place = joined
 
@@ -82,6 +83,7 @@ class _Grouping:
         for x, size in touched.items():
             for other in {self._place[i] for i in self._touching.get(x, ())} - {place}:
                 shared[other] = shared.get(other, 0) + size
+        # Most shared bytes first; of equals the later unit.
         for other in sorted(shared, key=lambda unit: (-shared[unit], -unit)):
             least = min(sum(touched.values()), sum(self._traffic(self.units[other]).values()))
             if shared[other] >= SHARED * least and self._fit(self.units[other], self.units[place]):
@@ -93,10 +95,12 @@ class _Grouping:
 
     def _target(self, low: int, high: int) -> int | None:
         """Return the position at which the two units can be one; None if there is none."""
+        # `later` of Uses are the operations that must run before: all are at or before `low`.
         later = (self._place[i] for i in self._around(self.units[high], self._uses.later))
         if all(unit <= low for unit in later):
             return low
         before = self._around(self.units[low], self._uses.before)
+        # Operations that are not in the list yet come later in any case.
         if all(self._place.get(i, high) >= high for i in before):
             return high
         return None
@@ -105,6 +109,7 @@ class _Grouping:
         return set[int]().union(*(order[member] for member in unit)).difference(unit)
 
     def _move(self, source: int, target: int) -> None:
+        # Within a unit the traced order is valid.
         self.units[target] = sorted(self.units[source] + self.units[target])
         self.units[source] = []
         self._place.update(dict.fromkeys(self.units[target], target))

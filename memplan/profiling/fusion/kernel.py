@@ -71,6 +71,7 @@ def _try(step: Callable[[], Any]) -> Any:
         return step()
     except Exception as error:
         if isinstance(error, torch.OutOfMemoryError):
+            # Out of memory is no fault of the kernel.
             raise
         return None
 
@@ -93,6 +94,7 @@ def _ended(members: Members, text: str, begun: Callable[[], Any] | None) -> Kern
     taken = [memory_of(tensor) for tensor in inputs]
     sizes = [members.program.storages[form.storage].bytes for form in wanted]
     for tensor, form, size in zip(made, wanted, sizes, strict=True):
+        # A plan frees each result by itself, so no two may share memory.
         if not _is_of(tensor, form, size, members.program.device) or memory_of(tensor) in taken:
             return None
         taken.append(memory_of(tensor))

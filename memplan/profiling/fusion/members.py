@@ -64,6 +64,7 @@ class Members:
 
     def text(self) -> str:
         """Return a text that is the same for groups that compute the same from inputs of the same forms."""
+        # Numbers by first appearance: which values they are in this program does not count.
         number: dict[int, int] = {}
 
         def name(value: int) -> str:
@@ -109,6 +110,7 @@ class Members:
         read = RECOMPUTED[call.target].values(call)
         for value in read:
             self._need(value, known, way)
+        # The recomputation may leave out arguments that are not known here.
         given = [known.get(x.value) if isinstance(x, Ref) else x for x in call.arguments]
         statistics = [known[v] for v in (call.outputs[i] for i in STATISTICS) if v is not None]
         result = call.outputs[0]
@@ -139,6 +141,7 @@ def members_of(program: Program, group: Group, wanted: Container[int]) -> Member
     folded = set(group.folded)
     needed = {x for x in own if x in wanted}
     order: list[int] = []
+    # From the last; folded operations, which run first, come last here.
     for i in (*reversed(group.members), *reversed(group.folded)):
         if not needed.isdisjoint(program.operations[i].writes):
             order.append(i)

@@ -42,6 +42,7 @@ def measured_pair(members: Members, kernel: Kernel) -> Pair:
     values = members.program.values
     uncompiled = members.uncompiled()
     forms = [values[value] for value in (*members.inputs, *uncompiled.inputs)]
+    # Enough copies of the inputs to fill the cache: in training they are not in it either.
     count = copies(sum(form.end for form in forms), str(device))
     place = device_of(device)
     kernels: list[Callable[[], Any]] = []
@@ -55,6 +56,7 @@ def measured_pair(members: Members, kernel: Kernel) -> Pair:
         peak = live_peak(kernels[0], device)
         sizes = tuple(size_bytes(tensor, device) for tensor in result)
         del result
+        # Once without timing, as the kernel has run.
         calls[0]()
         own, other = Timing(place), Timing(place)
         for number in range(MOST_ROUNDS):

@@ -47,6 +47,7 @@ class NormRecomputation(NamedTuple):
 
 def _layer_norm(mean: Tensor, scale: Tensor, x: Tensor, *rest: Any) -> Tensor:
     _shape, weight, bias, *_epsilon = rest
+    # Statistics may be in float32 while the input has half precision.
     return _scaled((x - mean) * scale, weight, bias).to(x.dtype)
 
 
@@ -54,6 +55,7 @@ def _group_norm(mean: Tensor, scale: Tensor, x: Tensor, *rest: Any) -> Tensor:
     weight, bias, _n, channels, _size, groups, *_epsilon = rest
     shape = [x.shape[0], groups, channels // groups, *x.shape[2:]]
     ones = [1] * (len(shape) - 2)
+    # Statistics have the shape (batch, groups).
     parts = [each.view(*mean.shape, *ones) for each in (mean, scale)]
     normal = ((x.reshape(shape) - parts[0]) * parts[1]).reshape(x.shape)
     return _by_channel(normal, weight, bias).to(x.dtype)

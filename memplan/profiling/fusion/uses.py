@@ -84,6 +84,7 @@ class Uses:
                 )
                 since.setdefault(x, []).append(i)
             for x in operation.mutates:
+                # A change in place comes after all uses since the change before it.
                 later[i].update(before for before in since[x] if before != i)
                 since[x], changed[x] = [i], i
         before: list[set[int]] = [set() for _ in operations]

@@ -72,6 +72,7 @@ def check_against_eager(
         if check.eager > check.sum:
             operations.add_iteration()
         now = Check(rounds.seconds, operations.seconds)
+        # Neither sum has fallen by more than 2 %: more rounds would change little.
         if rounds.settled and min(now.sum / check.sum, now.eager / check.eager) > STABLE:
             break
     return Check(rounds.seconds, operations.seconds)

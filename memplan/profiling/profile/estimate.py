@@ -106,6 +106,7 @@ def trace_for(
             return trace(updated(iteration, optimizer))
         except MemplanError as error:
             weights = sum(parameter.nbytes for parameter in iteration.module.parameters())
+            # Unknown host memory counts as enough.
             if not is_value_dependent(error.__cause__ or error) or weights > (available_bytes() or weights):
                 raise
         return trace(updated(build(), optimizer))
@@ -206,6 +207,7 @@ def costs_of(program: Program, demands: Sequence[Demand], gpu: Gpu, updates: Upd
     """Return the cost of each operation on a GPU, from what it demands."""
     known: dict[tuple[int, Phase], Cost] = {}  # equal calls have one demand
     for operation, demand in zip(program.operations, demands, strict=True):
+        # By id: equal calls have one demand, and `demands` keeps each alive.
         if (key := (id(demand), operation.phase)) not in known:
             known[key] = demand.cost(gpu, updates, operation.phase)
     return [known[id(demand), one.phase] for one, demand in zip(program.operations, demands, strict=True)]
@@ -235,6 +237,7 @@ def _demand(program: Program, call: Call) -> Demand:
 
 
 def _update(program: Program, call: Call) -> Demand:
+    # Update functions read weight, gradient, then states.
     _weight, gradient, *_states = values_read(call)
     size = distinct_bytes(_layout(program, gradient))
     passes, temporaries = effort(call.target, call.keywords)
@@ -248,6 +251,7 @@ def _pass_rate(adamw: float | None, fused_adamw: float | None, *, fused: bool) -
     adamw, fused_adamw: bytes of weights that these update per second.
     """
     if fused and fused_adamw is not None:
+        # AdamW's bytes of weights per second, times how often it passes over them.
         return ADAMW_FUSED.passes * fused_adamw
     return None if adamw is None else ADAMW.passes * adamw
 

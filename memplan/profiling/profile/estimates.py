@@ -40,6 +40,7 @@ class _Demanded:
         traced = set(self.family.traced)
         if self.family.agrees(batch):
             return True
+        # What was interpolated was wrong; what was traced stays.
         self._demands = {one: rows for one, rows in self._demands.items() if one in traced}
         return False
 
@@ -69,6 +70,7 @@ class Estimates:
         """
         demanded, key = self.demanded(preset), (batch, preset.name)
         demands = demanded.demands(batch)
+        # Another object: the line was given up since, and the old demands with it.
         if key not in self._graphs or self._graphs[key][0] is not demands:
             program = demanded.family.program(batch)
             like = batch, Capability(*preset.gpu.capability).like

@@ -27,6 +27,7 @@ def fake_build(build: Callable[[], T]) -> T:
         with TrueFakes({}), replacing:
             return build()
     except Exception as error:
+        # PyTorch may wrap the error that a fake tensor raised.
         if not is_value_dependent(error.__cause__ or error):
             raise
     return build()
@@ -57,6 +58,7 @@ class _Replacing:
 
     def _changed(self, old: nn.Parameter, change: Callable[[Tensor], Tensor]) -> nn.Parameter:
         """Return one new parameter for each old one, however many modules share it."""
+        # The old parameter is kept too: an id is unique only among living objects.
         if id(old) not in self._new:
             with torch.no_grad():
                 self._new[id(old)] = (old, nn.Parameter(change(old), old.requires_grad))

@@ -91,6 +91,7 @@ class Family:
         if above <= max(self.traced):  # the line may have been made of that trace
             above = max(self.interpolated)
         taken = self.program(above)
+        # Both are needed: _trace replaces what was interpolated.
         if same(taken, self._trace(above)):
             self.met = True
             return True
@@ -121,6 +122,7 @@ class Family:
 
     def _on_line(self, low: int, high: int, batch: int) -> Program:
         def between(one: int, other: int) -> int:
+            # Sizes are whole: a line with a rest is not the program's.
             steps, rest = divmod((other - one) * (batch - low), high - low)
             if rest:
                 raise DiffersError
@@ -204,6 +206,7 @@ def _combined(one: Program, other: Program, number: Number, differing: _Differin
         storages=_each(one.storages, other.storages, _storage, number, storages),
         values=_each(one.values, other.values, _value, number, values),
         operations=_each(one.operations, other.operations, _operation, number, operations),
+        # What was interpolated was never traced, so it has no fingerprint.
         fingerprint="",
     )
 

@@ -129,6 +129,7 @@ class KeptTraces:
                 return None
             made = read(json.loads(body))
             if (folder := self._folder.existing()) is not None:
+                # Its time is that of its last use, by which _trim sorts.
                 os.utime(folder / name)
         except Exception:  # damaged, or of operators that are not here
             return None
@@ -185,6 +186,7 @@ def _imported() -> set[str]:
         for file in files
         if os.path.isabs(file)
         and not file.startswith(own)
+        # site-packages may lie within the folder of Python's own modules.
         and (file.startswith(packages) or not file.startswith(python))
     }
 

@@ -31,6 +31,7 @@ def graph_of_part(part: Part, whole: Program, graph: Graph) -> Graph:
         for one, size in zip(part.program.storages, sizes, strict=True)
     ]
     program = replace(part.program, storages=storages)
+    # `is not`: a part shares the call objects of the whole.
     own = [k for k, o in enumerate(part.places) if program.operations[k].call is not whole.operations[o].call]
     rounds = Rounds(program, {}, own, keeps_integers=False)
     rounds.run()  # once: a part has the whole's schedule, which no time of its own changes

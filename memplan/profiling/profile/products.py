@@ -33,6 +33,7 @@ def product_key(program: Program, call: Call) -> Hashable:
 def multiplications(program: Program, call: Call) -> int:
     """Return how many numbers the product multiplies."""
     *_inputs, right, result = _values(program, call)
+    # Elements of the result times the inner dimension.
     return prod(result.shape) * right.shape[-2]
 
 
@@ -47,9 +48,11 @@ def _lie(value: Value) -> Hashable:
     repeated; strides of those are arbitrary, and kernels look at them.
     """
     dimensions = range(len(value.shape))
+    # The outermost dimension first.
     order = tuple(sorted(dimensions, key=lambda one: (-value.strides[one], one)))
     dense, expected = True, 1
     for dimension in reversed(order):
+        # Dense: each stride is the product of the sizes within it.
         dense = dense and value.strides[dimension] == expected
         expected *= value.shape[dimension]
     special = tuple((value.shape[one] <= 1, value.strides[one] == 0) for one in dimensions)

@@ -59,6 +59,7 @@ def profile(
     clock = device_of(program.device).clock_rate()  # while the device is warm
     eager = verdict(iteration, program, graph_from(program, rounds.measurements()))
     check = check_against_eager(iteration, program, rounds, eager)
+    # Taken anew: the check may have run more rounds.
     measured = rounds.measurements()
     graph = graph_from(program, measured, name=file.name)
     source = {
@@ -136,6 +137,7 @@ def with_true_sizes(program: Program, measured: Sequence[Measurement]) -> Progra
     storages = list(program.storages)
     for operation, one in zip(program.operations, measured, strict=True):
         for output, size in zip(operation.call.outputs, one.result_bytes, strict=False):
+            # Results may be views of inputs, whose storages stay as they are.
             if output is not None and (storage := program.values[output].storage) in operation.writes:
                 storages[storage] = storages[storage]._replace(bytes=size)
     return replace(program, storages=storages)
@@ -173,6 +175,7 @@ def quality(measured: Sequence[Measurement], check: Check | None = None) -> dict
     """
     if not measured:
         return {"signatures": 0, "spread": 0.0, "spread_by_time": 0.0, "off": 0.0}
+    # Equal calls share one object.
     distinct = list({id(one): one for one in measured}.values())
     seconds = [one.seconds for one in measured]
     figures: dict[str, Any] = {

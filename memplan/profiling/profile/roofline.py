@@ -115,6 +115,7 @@ def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resul
     """
     operation = getattr(target, "overloadpacket", target)
     inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+    # FORMULAS first: flop_registry miscounts some of these.
     formula = FORMULAS.get(operation) or flop_registry.get(operation)
     flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
     rate = _rate(operation, [*inputs, *outputs])
@@ -128,11 +129,13 @@ def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resul
 def _kind_of_convolution(operation: Any, args: tuple[Any, ...], rate: str) -> str:
     """Return the kind: by groups, by dtype, and by layout, since halves want channels last."""
     simple, first, last, grouped = CONVOLUTION_KINDS
+    # By aten's schemas: input 0 and groups 8; with the output's gradient first, 1 and 9.
     x, groups = (args[1], args[9]) if operation is aten.convolution_backward else (args[0], args[8])
     if groups > 1:
         return grouped
     if rate in ("float32", "tf32"):
         return simple
+    # With one channel its stride says nothing.
     return last if x.shape[1] > 1 and x.stride(1) == 1 else first
 
 
@@ -142,6 +145,7 @@ def distinct_bytes(tensor: torch.Tensor) -> int:
     """
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        # Stride 0 repeats one element; a size of 0 leaves none.
         elements *= size if stride or not size else 1
     # Overlapping windows show more elements than their storage has.
     return min(elements * tensor.itemsize, tensor.untyped_storage().nbytes())
@@ -215,6 +219,7 @@ def _convolution_backward(*args: Any, **_options: Any) -> int:
     """
     grad, x, weight, transposed, wanted = args[0], args[1], args[2], args[7], args[10]
     forward = conv_flop_count(list(x.shape), list(weight.shape), list(grad.shape), transposed)
+    # Gradients of input and weight; that of the bias is a sum, which counts no FLOPs.
     return (bool(wanted[0]) + bool(wanted[1])) * forward
 
 

@@ -157,6 +157,7 @@ class Rounds:
         with generators_kept(self._program.random_sources), as_traced(self._program.device):
             for place, operation in enumerate(self._program.operations):
                 key = self._keys[place]
+                # With a callback the walk goes on: it reports every operation.
                 if not waiting and progress is None:
                     return
                 with planning(operation.name):
@@ -186,7 +187,7 @@ class Rounds:
             run = _TimedCall(calls[-1], self._device)
             one.peak_bytes, one.result_bytes = first_run(run, device, ran=self._ran)
             timed = one.timing.add_long_run(run.seconds)
-            del run
+            del run  # it holds the inputs
         if not timed:
             one.timing.add_round(calls)
         del calls  # before other inputs of the call are made

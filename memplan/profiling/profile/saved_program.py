@@ -97,6 +97,7 @@ def _written(value: Any) -> Any:
         return value
     if kind is Ref:
         return ["value", value.value]
+    # torch.Size comes back as a tuple, which is equal to it.
     if kind in (tuple, list, torch.Size):
         return ["list" if kind is list else "tuple", *map(_written, value)]
     if kind is dict:
@@ -104,6 +105,7 @@ def _written(value: Any) -> Any:
     if kind is Setting:
         return ["setting", value.index, value.example]
     if isinstance(value, OpOverload):
+        # An overload's text is namespace.name.overload.
         return ["operator", *str(value).split(".")]
     if kind in _CONSTANTS:
         return ["torch", _name(value)]
@@ -128,6 +130,7 @@ def _read(row: Any) -> Any:
 
 def _operator(namespace: str, name: str, overload: str) -> OpOverload:
     found: Any = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    # getattr may find anything there: an operator alone may be called.
     if not isinstance(found, OpOverload):
         raise TypeError(f"{namespace}.{name}.{overload} is not an operator")
     return found
@@ -146,6 +149,7 @@ def _dtype(name: str) -> torch.dtype:
 
 def _tensor(dtype: str, offset: int, shape: list[int], strides: list[int], data: str) -> Tensor:
     raw = (
+        # frombuffer refuses empty data, and wants memory that can be written.
         torch.frombuffer(bytearray(b64decode(data)), dtype=torch.uint8)
         if data
         else torch.empty(0, device="cpu")

@@ -60,6 +60,7 @@ def watched() -> Generator[Reads]:
 def _environment_watched(reads: Reads) -> Generator[None]:
     """Note the environment variables that are read in the block, wherever `os.environ` is held."""
     kind: Any = type(os.environ)
+    # `get`, `getenv` and `in` all end in __getitem__.
     own_get, own_iter = kind.__getitem__, kind.__iter__
 
     def get(environment: Any, name: Any) -> Any:
@@ -87,6 +88,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
     else:
         path, mode, flags = arguments
         reads = (
+            # os.open has flags and no mode.
             not set(mode) & set("wax+") if isinstance(mode, str) else not flags & (os.O_WRONLY | os.O_RDWR)
         )
         if reads and isinstance(path, str) and not path.startswith(_SYSTEM) and not path.endswith(".pyc"):

@@ -63,6 +63,7 @@ def workspace_of(target: Any, args: Any, keywords: Mapping[str, Any], result: An
         return _same(args[0].nbytes)
     if operation is aten.embedding_dense_backward:
         rows = args[1].numel()
+        # Keys and positions, and as much for the sort: four numbers a row.
         return _same(4 * INT64 * rows if rows > UNSORTED else 0)
     if operation is aten.index_put and (args[3] if len(args) > 3 else keywords.get("accumulate", False)):
         rows = max((index.numel() for index in args[1] if index is not None), default=0)
@@ -87,8 +88,10 @@ def _attention(query: Any, key: Any) -> int:
     query, key: of shape (batch, heads, length, width).
     """
     batch, heads, length, width = query.shape
+    # Gradients of keys and values, in their dtype, for each head of the queries.
     shared = 2 * key.itemsize * key.numel() // key.shape[1] * heads
     tile = 32 if width <= 128 else 64
+    # float32; rows in tiles of 128, columns in tiles of the width, and one sum a row.
     sums = 4 * batch * heads * (-(-length // 128) * 128) * (-(-width // tile) * tile + 1)
     return sums + (shared if key.shape[1] != heads else 0)
 
@@ -101,5 +104,6 @@ def _convolution(x: Any, weight: Any, y: Any, transposed: bool) -> Workspace:
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     usual = 0 if last else x.nbytes + weight.nbytes + y.nbytes
     places = (x if transposed else y).shape
+    # Places of the result times the elements under one filter.
     patches = places[0] * prod(places[2:]) * (weight.numel() // weight.shape[0]) * x.itemsize
     return Workspace(usual, max(usual, patches))

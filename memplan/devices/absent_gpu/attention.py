@@ -119,6 +119,7 @@ def _fits_flash(call: Attention, capability: Capability) -> bool:
         return False
     if not _fits_all(call, HALF) or not width == key.shape[-1] == value.shape[-1] <= 256:
         return False
+    # Its causal mask begins at another corner then than PyTorch's.
     if call.is_causal and query.shape[2] != key.shape[2]:
         return False
     # Backward of wide heads needs more shared memory than these have.

@@ -107,6 +107,7 @@ _WITH_DTYPE = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOp
 
 
 def _eligible(value: Any) -> bool:
+    # CUDA's autocast never casts float64.
     return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
 
 
@@ -132,7 +133,7 @@ def _asking(operator: Any) -> Kernel:
         place = names.index("dtype")
         asked = keywords.get("dtype", arguments[place] if place < len(arguments) else None)
         if _eligible(arguments[0]) and asked is None:
-            arguments = arguments[:place]
+            arguments = arguments[:place]  # a None by position
             keywords = {**keywords, "dtype": torch.float32}
         with autocast_excluded():
             return operator(*arguments, **keywords)
@@ -209,6 +210,7 @@ def _switches() -> Generator[None]:
         stack.enter_context(patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False))
         replaced["set_autocast_enabled"]("cuda", False)
         replaced["set_autocast_enabled"]("cpu", False)
+        # PyTorch's defaults.
         replaced["set_autocast_dtype"]("cuda", torch.float16)
         replaced["set_autocast_dtype"]("cpu", torch.bfloat16)
         try:

@@ -73,7 +73,7 @@ class _Devices(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0].to(STAND_IN, **{k: v for k, v in (kwargs or {}).items() if k == "non_blocking"})
-        if func is torch.device:
+        if func is torch.device:  # it stays cuda, and is replaced where it is used
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.new_tensor and args[0].is_cuda:
             given: dict[str, Any] = {"dtype": args[0].dtype, "device": SHOWN, **(kwargs or {})}

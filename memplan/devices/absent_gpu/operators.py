@@ -122,12 +122,13 @@ def _batch_norm(
         x.dtype == torch.float16 and weight.dtype != torch.float32
     ):
         return NotImplemented
+    # The largest batches that PyTorch gives to cuDNN.
     if x.dim() < 3 or x.shape[0] > (880_801 if training else 65_535) or eps < SMALLEST_EPSILON:
         return NotImplemented
     made, saved_mean, saved_variance, reserve = aten.cudnn_batch_norm(
         x, weight, bias, mean, variance, training, momentum, eps
     )
-    return made, saved_mean, saved_variance, reserve, 1
+    return made, saved_mean, saved_variance, reserve, 1  # backward's index for cuDNN
 
 
 def _softmax(kernel: Any, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:

@@ -36,7 +36,7 @@ def cudnn_batch_norm(
 
     Returns output, saved mean, saved variance, cuDNN's reserve, new running mean, new running variance.
     """
-    new = mean.clone(), variance.clone()
+    new = mean.clone(), variance.clone()  # the kernel changes these in place
     made = aten.cudnn_batch_norm.default(x, weight, bias, *new, training, momentum, epsilon)
     return (*made, *new)
 

@@ -50,6 +50,7 @@ def _all_gather(among: Communicator, tensor: Tensor, size: int, _group: str) -> 
 def _reduce_scatter(among: Communicator, tensor: Tensor, by: str, size: int, _group: str) -> Issued:
     made = tensor.new_empty(tensor.shape[0] // size, *tensor.shape[1:])
     if by == _AVERAGE:
+        # On gloo a scatter adds up in what it is given.
         sent = tensor.clone(memory_format=torch.contiguous_format) if among.on_gloo else tensor.contiguous()
         return made, partial(among.scatter, [(sent.view(-1), made.view(-1))])
     if not among.on_gloo:

@@ -45,7 +45,7 @@ def _wrapped(index: Any, size: int | Sequence[int]) -> Any:
         return index
     if index.dtype in (torch.bool, torch.uint8) or index.dtype.is_floating_point:
         return index
-    return index.remainder(size)
+    return index.remainder(size)  # never negative: it has the sign of the divisor
 
 
 Places = list[tuple[int, Any]]

@@ -36,6 +36,7 @@ def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) 
     for argument, value in given.items():
         if argument in _OFF_AT_FALSE and value is False:
             return False
+        # `p` of other operators, bernoulli for example, switches nothing off.
         is_dropout = argument != "p" or name in _PROBABILITY_MEANS_DROPOUT
         if argument in _OFF_AT_ZERO and is_dropout and value == 0:
             return False
@@ -59,6 +60,7 @@ def save_generator(source: Source) -> bytes:
 
 
 def restore_generator(source: Source, state: bytes) -> None:
+    # `frombuffer` warns of memory that can't be written, as that of bytes.
     tensor = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     if isinstance(source, torch.Generator):
         source.set_state(tensor)

@@ -28,6 +28,7 @@ def assembled(parts: Sequence[Tensor], size: Sequence[int], form: str) -> Tensor
     """
     if form == "sparse_csr":
         rows, columns, values = parts
+        # A check of the indices would make the host wait for the device.
         return torch.sparse_csr_tensor(rows, columns, values, list(size), check_invariants=False)
     indices, values = parts
     return torch.sparse_coo_tensor(

@@ -118,7 +118,7 @@ class Cuda(StreamDevice):
         return cast(Stream, torch.cuda.Stream(self.torch))
 
     def event(self) -> Event:
-        return cast(Event, torch.cuda.Event(blocking=True))
+        return cast(Event, torch.cuda.Event(blocking=True))  # else a thread that waits spins on a processor
 
     def moment(self) -> Event:
         event: Any = self.event()
@@ -141,6 +141,7 @@ class Cuda(StreamDevice):
     ) -> Callable[[], Result]:
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
+            # The default generator alone is registered by itself.
             graph.register_generator_state(generator)
         # Threads of the user may use CUDA meanwhile, a data loader's that pins memory for instance.
         with torch.cuda.device(self.torch), torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):

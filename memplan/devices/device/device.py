@@ -260,7 +260,7 @@ CACHE_BYTES = 32 * 2**20
 class StreamDevice(Device):
     """A device that queues its work on streams, and whose allocator counts."""
 
-    block_bytes = 512
+    block_bytes = 512  # of PyTorch's caching allocator for CUDA
 
     @abstractmethod
     def fill(self, memory: Tensor) -> None:
@@ -285,6 +285,7 @@ class StreamDevice(Device):
             start, begun = self.stamp(), perf_counter()
             for call in calls:
                 call()
+            # If the start has passed by now, the device may have waited for launches.
             launch, late = perf_counter() - begun, start.query()
             end = self.stamp()
             self.synchronize()

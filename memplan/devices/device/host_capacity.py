@@ -46,7 +46,7 @@ def available_bytes() -> int | None:
     """
     rooms = [room for folder, limit, used in _groups() if (room := _room(folder, limit, used)) is not None]
     if (there := _field(MEMINFO, "MemAvailable:")) is not None:
-        rooms.append(1024 * there)
+        rooms.append(1024 * there)  # from KiB
     return min(rooms, default=None)
 
 
@@ -70,6 +70,7 @@ def _groups() -> Iterator[tuple[Path, str, str]]:
     paths = {controllers: path for _number, controllers, path in (line.split(":", 2) for line in lines)}
     first = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), "/")
     for mount, path, limit, used in (
+        # The line of version 2 names no controllers.
         *((mount, paths.get("", "/"), "memory.max", "memory.current") for mount in MOUNTS),
         (MOUNTS[0] / "memory", first, "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
@@ -85,6 +86,7 @@ def _room(folder: Path, limit: str, used: str) -> int | None:
     if most is None or now is None:
         return None
     statistics = folder / "memory.stat"
+    # Pages of files, which the kernel drops when memory is needed.
     cached = _field(statistics, "total_inactive_file") or _field(statistics, "inactive_file") or 0
     return max(0, most - now + min(cached, now))
 

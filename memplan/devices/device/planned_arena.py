@@ -36,6 +36,7 @@ class PlannedRooms:
         if not self._expected:
             return None
         room, offset = self._expected.popleft()
+        # It is used up also if it does not fit: (0, 0) is of something without an address.
         if size > room:
             return None
         at, end = bisect_left(self._starts, offset), offset + room

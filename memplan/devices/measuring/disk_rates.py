@@ -89,13 +89,13 @@ def file_system(folder: Path) -> str | None:
         return None
     number = f"{os.major(device)}:{os.minor(device)}"
     fields = next((row for row in map(str.split, mounts) if row[2] == number), None)
-    return None if fields is None else fields[fields.index("-") + 1]
+    return None if fields is None else fields[fields.index("-") + 1]  # after the optional ones
 
 
 def _works(disk: Disk, size: int) -> tuple[Work, Work]:
     """Return functions that read and write a file of `size` bytes, and return the seconds."""
     source, target = (Host().block(size).open().bytes for _ in range(2))
-    source.random_(0, 256)
+    source.random_(0, 256)  # zeros might be compressed
 
     def write(file: File) -> float:
         start = perf_counter()

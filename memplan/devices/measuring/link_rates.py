@@ -84,6 +84,7 @@ def _rates(device: Device, size: int) -> tuple[Rate, Rate, Rate]:
 def _copies(device: Device, size: int) -> tuple[Copy, Copy]:
     """Return a copy to the host and one to the device, without a buffer in common."""
     near = [device.room(size).fill_(1) for _ in range(2)]
+    # Written once: else the first copy would be timed with the making of its pages.
     far = [_host_memory(device, size).fill_(1) for _ in range(2)]
     return lambda: device.copy(near[0], far[0]), lambda: device.copy(far[1], near[1])
 
@@ -111,7 +112,7 @@ def _by_threads(copies: Sequence[Copy]) -> float:
 
 
 def _at_once(ready: Barrier, copy: Copy, moments: list[float]) -> None:
-    ready.wait()
+    ready.wait()  # threads start one after the other
     moments.append(perf_counter())
     copy()
     moments.append(perf_counter())

@@ -127,7 +127,7 @@ _TAKEN = (
 def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
     if not _counting and profiler_is_on():
         raise ProfilerOnError(_TAKEN)
-    _collect()
+    _collect()  # what came so far is of the counts around this one alone
     blocks: list[AllocatorEvent] = []
     _counting.append(blocks)
     record_allocations()
@@ -137,7 +137,7 @@ def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
         _collect()
         _counting.pop()
         if _counting:
-            record_allocations()
+            record_allocations()  # for the count around this one
     curve = [0, *live_curve(blocks, there)]
     return Peak(max(curve), curve[-1], result)
 

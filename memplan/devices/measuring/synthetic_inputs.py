@@ -61,6 +61,7 @@ class SyntheticInputs:
         read = {self._program.values[value].storage for value in values_read(operation.call)}
         count = copies(sum(self._program.storages[storage].bytes for storage in read), self._device)
         own = bool(operation.mutates)
+        # The other copies are in separate memory, so that each call finds its own out of the cache.
         return [self._bind(operation.call, own=own or copy > 0) for copy in range(count)]
 
     def call(self) -> partial[Any]:
@@ -130,6 +131,7 @@ class SyntheticInputs:
             if true is None:
                 tensors[index] = self._stand_in(value)
             else:
+                # One for all values in it: they stay views of one memory.
                 storage = storages.setdefault(value.storage, true.clone() if own else true)
                 empty = torch.empty(0, dtype=value.dtype, device=value.device)
                 tensors[index] = empty.set_(storage, value.offset, value.shape, value.strides)
@@ -160,6 +162,7 @@ class SyntheticInputs:
     def _stand_in(self, value: Value) -> torch.Tensor:
         pool = self._pools.get((value.dtype, value.device))
         if pool is None:
+            # A separate generator: measuring must not advance the user's random numbers.
             uniform = torch.rand(POOL_ELEMENTS, generator=torch.Generator().manual_seed(0), device="cpu")
             pool = self._pools[value.dtype, value.device] = uniform.to(value.device, value.dtype)
         extent = elements_spanned(value)

@@ -64,7 +64,7 @@ class Meeting:
         self._watches = len(members) > 1 and connects_processes(default_group())
         if self._watches:
             place = members.index(self._own)
-            self._next, self._previous = members[(place + 1) % len(members)], members[place - 1]
+            self._next, self._previous = members[(place + 1) % len(members)], members[place - 1]  # a ring
             start_thread(self._watch, name="memplan arrival")
 
     def wait(self) -> None:
@@ -139,6 +139,7 @@ class Meeting:
         except (RuntimeError, ValueError) as error:
             if "onnection" not in str(error):  # another error than of a connection says nothing about it
                 return
+            # A program that ends may still be saying why, which counts more.
             sleep(_LAST_WORDS / 4)
             with suppress(RuntimeError):
                 self._store.set(f"closed/{self._next}", "")

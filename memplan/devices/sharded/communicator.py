@@ -88,7 +88,7 @@ class Communicator:
             self._sum_up([gradient for gradient, _share in pairs])
             for gradient, share in pairs:
                 share.copy_(gradient.chunk(self.size)[self.place])
-                share.div_(self.size)
+                share.div_(self.size)  # gloo has no average
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Average flat tensors, in place; several are one collective."""
@@ -125,6 +125,7 @@ class Communicator:
 
         Gloo's all-gather would take as much memory once more.
         """
+        # As bytes: nothing is added up, so gloo need not know the dtype.
         for rank, part in enumerate(unowned(full.view(torch.uint8)).chunk(self.size)):
             yield dist.broadcast(part, group_src=rank, group=self.group, async_op=True)
 
@@ -136,6 +137,7 @@ class Communicator:
         for number, full in enumerate(fulls):
             parts = unowned(full.view(torch.uint8)).chunk(self.size)
             for ahead in range(1, self.size):
+                # Each rank sends to one and receives from one.
                 source, target = (self.place - ahead) % self.size, (self.place + ahead) % self.size
                 yield dist.irecv(parts[source], group=self.group, tag=number, group_src=source)
                 yield dist.isend(parts[self.place], group=self.group, tag=number, group_dst=target)

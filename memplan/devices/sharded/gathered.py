@@ -70,7 +70,7 @@ class _Gather(torch.autograd.Function):
             share = averaged_part(gradient.contiguous(), form.size, form.group)
         else:
             share = averaged_part(_padded(gradient, form.rows * form.size), form.size, form.group)
-        if form.replicas is not None:
+        if form.replicas is not None:  # after the row: FSDP2 rounds in this order
             share = averaged(share, form.replicas)
         return (share if form.is_even else share[: form.own]).to(ctx.dtype), None
 

@@ -139,7 +139,7 @@ def _can_be_sent(program: Program, value: int, shards: Shards) -> bool:
     form = program.values[value]
     shape, count = form.shape, 1
     for length, stride in zip(reversed(shape), reversed(form.strides), strict=True):
-        if stride != count and length != 1:
+        if stride != count and length != 1:  # of one row the stride says nothing
             return False
         count *= length
     used = any(form.storage in one.reads for one in program.operations)

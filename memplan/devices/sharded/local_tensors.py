@@ -89,6 +89,7 @@ def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) ->
     own = local_tensor(weight)
     form = Value(0, tuple(own.shape), own.stride(), 0, dtype, own.device)
     fill: Fill = partial(_copied, own, form) if copied else zeros
+    # One element, expanded: a form without memory, until the local tensor is put in.
     made = around(torch.zeros((), dtype=dtype, device=own.device).expand(own.shape), weight)
     assert isinstance(made, DTensor)
     LOCAL_OF_DTENSOR.__set__(made, unmade(form, fill))

@@ -29,11 +29,13 @@ Run = Callable[[], None]
 
 def measure_network(ranks: Ranks) -> Peers:
     """Measure the network. All ranks call it together."""
+    # Whole float32 numbers in each share.
     sizes = [-(-size // (4 * ranks.shards)) * 4 * ranks.shards for size in SIZES]
     small, large = ((_worst(ranks, _gather(ranks, n)) + _worst(ranks, _scatter(ranks, n))) / 2 for n in sizes)
     rate, latency = _line([size - size // ranks.shards for size in sizes], small, large)
     if ranks.replicas == 1:
         return Peers(rate, latency, ranks=ranks.shards)
+    # A ring's all-reduce passes all bytes but a rank's own twice: once added up, once whole.
     passed = [int(size * (2 - 2 / ranks.replicas)) for size in SIZES]
     between = _line(passed, *(_worst(ranks, _average(ranks, size)) for size in SIZES))
     return Peers(rate, latency, ranks=ranks.shards, replicas=Replicas(*between, count=ranks.replicas))
@@ -52,6 +54,7 @@ def _worst(ranks: Ranks, run: Run) -> float:
         begun = perf_counter()
         run()
         device.synchronize()
+        # The least of a rank, since disturbances only add; then the most of all, who wait for it.
         seconds = min(seconds, perf_counter() - begun)
     return max(ranks.gathered(seconds))
 

@@ -186,6 +186,7 @@ class Ranks:
             made = make()
         except BaseException as error:
             failed = error
+        # Only memplan's errors travel as objects: others may not be known there.
         known = failed if isinstance(failed, MemplanError) else None
         found = self.gathered(failed and (line_of(failed), known))
         if failed is not None:
@@ -206,6 +207,7 @@ class Ranks:
         allocator gives. Gloo's all-gather would take some, and as many turns as there are ranks.
         """
         count = len(mine)
+        # The same for each rank: an all-gather by all-to-all.
         sent = (ctypes.c_int64 * (self.size * count))(*mine * self.size)
         found = type(sent)()
         with self._reported():
@@ -279,6 +281,7 @@ class Ranks:
         """
         members = ranks_of_group(name)
         label = "+".join(str(member - members[0]) for member in members)
+        # Another group of the same form gets another label.
         while self._labels.setdefault(label, members) != members:
             label += "'"
         return label
@@ -320,7 +323,7 @@ class Ranks:
     def leave(self, error: BaseException | None) -> None:
         """Leave for good, so that no rank waits for this one. error: what this rank has raised."""
         if not self.lost:
-            self.note(error)
+            self.note(error)  # first: once one is lost nothing is noted
             why = "" if error is None else f": {line_of(error)}"
             self.lost = f"this rank has failed{why}; start all ranks anew, from a checkpoint"
             self._end_groups()
@@ -372,7 +375,7 @@ class Ranks:
         Raises MemplanError; an error of this rank alone, as without memory, as it is.
         """
         if self.lost:
-            with self._finding:
+            with self._finding:  # until the thread that looks knows which rank
                 raise MemplanError(self.lost)
         pause = perf_counter() - self._came
         try:

@@ -157,13 +157,14 @@ class Shards:
             shape, local = tuple(weight.shape), local_of(weight)
             count = self.rows(shape[0]) * _row(shape)
             memory = local.untyped_storage()
+            # FSDP2's memory has the padding already: it is sent as it is.
             if local.storage_offset() == 0 and memory.nbytes() == count * local.itemsize:
                 self._padded[name] = local.new_empty(0).set_(memory, 0, (count,), (1,))
                 continue
             self._padded[name] = padded = local.new_zeros(count)
             own = self._own(padded, shape)
             own.copy_(local)
-            local.data = own
+            local.data = own  # the DTensor and its local tensor stay the same objects
 
     @contextmanager
     def whole(self, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Generator[None]:
@@ -209,6 +210,7 @@ class Shards:
     def of_weight(self, name: str, weight: Tensor) -> Share:
         """Return the share that is a parameter. Raises MismatchError if it is another tensor by now."""
         local, padded = local_of(weight), self._padded.get(name)
+        # A share without rows has no address to compare.
         if padded is None or (local.numel() and local.data_ptr() != padded.data_ptr()):
             raise MismatchError(
                 f"{name} was replaced after the plan was made: load into the parameter that is there "
@@ -280,6 +282,7 @@ def checksum(tensor: Tensor) -> int:
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for number, piece in enumerate(raw(tensor).split(_CHECKED)):
         places = torch.arange(1, piece.numel() + 1, device=piece.device).add_(number * _CHECKED)
+        # Weighted by their places: bytes that are swapped count too. It wraps at 2**64.
         total += places.mul_(piece).sum()
     return int(total)
 
@@ -297,6 +300,7 @@ def _replace_parameters(
 ) -> None:
     """Replace parameters of the module and of the optimizer's groups. made: by the identity of the former."""
     for part in module.modules():
+        # A tied parameter too, under each of its names.
         for name, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
             setattr(part, name, made.get(id(parameter), parameter))
     for group in () if optimizer is None else optimizer.param_groups:

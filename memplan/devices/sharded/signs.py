@@ -176,7 +176,7 @@ class Signs:
         with self._changing:
             self._beating += 1
             if self._beating == 1:
-                self._ended = Event()
+                self._ended = Event()  # a new one: the last thread may still have to see its own
                 start_thread(self._beat, self._ended, name="memplan beat")
         try:
             yield
@@ -222,7 +222,7 @@ class Signs:
                         self._store.set("silent", "")
                     raise SilentError(watched)
         finally:
-            self._waits.pop()
+            self._waits.pop()  # whichever: their number counts
         work.wait()
 
     def end_waits(self) -> bool:

@@ -30,6 +30,7 @@ class Arena:
         memory = host_pages(size)
         self._bytes = memory.numpy()
         if (unpin := device.pin(memory)) is not None:
+            # At exit the driver may be gone already; it unpins a process's memory by itself.
             weakref.finalize(self, unpin).atexit = False
 
     def bytes(self, offset: int, size: int) -> Tensor:

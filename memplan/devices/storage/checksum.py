@@ -51,4 +51,4 @@ def _sums(data: NDArray[np.uint8]) -> Iterator[bytes]:
     if rows:
         words = data[: rows * _ROW].view(np.uint64).reshape(rows, -1)
         for axis in (1, 0):
-            yield np.add.reduce(words, axis=axis).tobytes()
+            yield np.add.reduce(words, axis=axis).tobytes()  # modulo 2**64: no overflow is an error

@@ -17,6 +17,7 @@ from .host_buffers import HostBuffer
 
 def raw(tensor: Tensor) -> Tensor:
     """Return the bytes of the tensor's whole storage, not copied."""
+    # Not as a view: the tensor may have any strides, and be a part of its storage.
     storage = tensor.untyped_storage()
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return empty.set_(storage, 0, (storage.nbytes(),), (1,))  # pyright: ignore[reportArgumentType]

@@ -70,6 +70,7 @@ class Disk:
         self.where = str(folder or tempfile.gettempdir())
         self._extents, self._growing, self._reserved = Extents(), threading.Lock(), 0
         self._buffers = threading.local()
+        # Threads of each direction's own, so that reads do not wait for writes.
         self._pools = [
             ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"memplan disk {way}") for way in ("read", "write")
         ]
@@ -139,7 +140,7 @@ class Disk:
         """Wait until what was written is on the disk, and in no cache of the system that can be asked to
         drop it.
         """
-        os.fsync(self._file.fileno())
+        os.fsync(self._file.fileno())  # first: pages that are not on the disk yet can't be dropped
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -151,7 +152,7 @@ class Disk:
 
     def _in_pieces(self, way: int, move: Callable[[Bytes, int], int], data: Bytes, offset: int) -> list[int]:
         pieces = [(data[start:end], offset + start) for start, end in _pieces(len(data))]
-        if len(pieces) < 2:
+        if len(pieces) < 2:  # in this thread: a pool would only add time
             return [move(*piece) for piece in pieces]
         given = [self._pools[way].submit(move, *piece) for piece in pieces]
         try:
@@ -170,6 +171,7 @@ class Disk:
             rest = data[start : start + PIECE]
             buffer = self._buffer()
             buffer[: len(rest)] = rest
+            # O_DIRECT takes whole pages; those of the last one after the data are of this extent too.
             _all(partial(_OS.pwritev, self._file.fileno()), buffer[: _whole(len(rest), PAGE)], offset + start)
         return checksum(data)
 
@@ -207,6 +209,7 @@ class Disk:
         flags = _FCNTL.fcntl(file, _FCNTL.F_GETFL)
         try:
             _FCNTL.fcntl(file, _FCNTL.F_SETFL, flags | os.O_DIRECT)
+            # The flag alone says nothing about what writes are refused, so one is tried.
             _OS.pwritev(file, [self._buffer()[:EXTENT]], self._reserved)
         except OSError:
             _FCNTL.fcntl(file, _FCNTL.F_SETFL, flags)
@@ -234,6 +237,7 @@ class File:
 
     def write(self, source: Tensor) -> None:
         """Write the bytes. Raises MemplanError, one line, as `read` does."""
+        # No sums until all is written: `read` refuses what was written in part.
         offset, self._written, self._sums = self._place(), source.nbytes, None
         try:
             self._sums = self._disk.write(source.numpy(), offset)
@@ -319,4 +323,4 @@ def _allocate(file: int, start: int, size: int) -> None:
     number = ctypes.get_errno()
     if fallocate is not None and number not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
         raise OSError(number, os.strerror(number))
-    os.ftruncate(file, start + size)
+    os.ftruncate(file, start + size)  # this reserves nothing: a write may still find the disk full

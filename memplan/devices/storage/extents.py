@@ -37,7 +37,7 @@ class Extents:
 
         The garbage collector may call it at any moment, in the midst of `take` too.
         """
-        self._given_back.append((offset, offset + size))
+        self._given_back.append((offset, offset + size))  # atomic, and without the lock that `take` may hold
 
     def _fill_in(self) -> None:
         while self._given_back:

@@ -87,7 +87,7 @@ def at_home() -> Generator[None]:
     finally:
         readers.pop()
     for tensor, made, version in given:
-        if version_of(made) != version:
+        if version_of(made) != version:  # each write in place adds to it
             replace_at_home(tensor, made)
 
 
@@ -103,4 +103,4 @@ def _mapped(file: File) -> Tensor:
 
 
 def _order(copy: Any) -> int:
-    return (HostBuffer, File, Tensor).index(type(copy))
+    return (HostBuffer, File, Tensor).index(type(copy))  # the device's last

@@ -85,6 +85,7 @@ class Host:
             return self.arena.bytes(offset, size), self.arena
         alignment = PAGE if size >= _LARGE else _ALIGNMENT
         taken = np.empty(size + alignment, np.uint8)
+        # NumPy promises 16 bytes: more is taken, and used from the next multiple on.
         start = -taken.ctypes.data % alignment
         return torch.from_numpy(taken[start : start + size]), None
 
@@ -101,7 +102,7 @@ class HostBuffer:
     def __init__(self, host: Host, size: int, offset: int | None = None) -> None:
         self.size, self._host, self._counted = size, host, 0
         self.offset = offset
-        self._arena: Arena | None = None
+        self._arena: Arena | None = None  # held, so that the memory stays pinned
         self.bytes: Tensor = _NONE
 
     def open(self) -> HostBuffer:

@@ -57,6 +57,7 @@ class Journal:
         for storage, there in changing:
             if not self.keeps(storage):
                 self.overwritten.add(storage)
+            # Only the first change is of a value from before the iteration.
             elif storage not in self.kept:
                 self.kept[storage] = self._copied(storage, there)
 
@@ -66,7 +67,7 @@ class Journal:
         Returns the function that the job calls just before, with each storage and its block.
         """
         self.overwritten.update(storage for storage in storages if not self.keeps(storage))
-        kept = self.kept
+        kept = self.kept  # this iteration's: the job may run when the next one has begun
 
         def keep(storage: int, there: HostBuffer) -> None:
             if self.keeps(storage) and storage not in kept:
@@ -86,6 +87,7 @@ class Journal:
         if isinstance(there, HostBuffer):
             block.bytes.copy_(there.bytes)
         else:
+            # If it is queued, then on the stream that changes `there` next.
             offload(self._device, there, block)
         return block
 

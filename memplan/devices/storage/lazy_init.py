@@ -55,6 +55,7 @@ def filled_with(values: Tensor, form: Value, bytes_: Tensor) -> None:
 def _bring_back(tensor: Tensor) -> None:
     hold = _held(tensor)
     made = value(_made(hold, hold.form.device), hold.form)
+    # Values, class and hold change together.
     with deferred_signals():
         restore(tensor, made)
 

@@ -140,7 +140,7 @@ def offload_value(
     form: its present one.
     """
     kind = type(tensor)
-    tensor.data = empty_for_nobody(tensor.dtype, tensor.device)
+    tensor.data = empty_for_nobody(tensor.dtype, tensor.device)  # before the class, which would notice
     attributes_of(tensor)[HOLD] = Hold(form, kind, bring_back, copies, release=release)
     tensor.__class__ = _offloaded_by(kind)
 
@@ -245,6 +245,7 @@ def _made_parameter(tensor: Tensor) -> Tensor | None:
     It has seen that the tensor is of another class than Parameter, but by then it no longer is; so the
     result, which becomes the new parameter, must not be of the class torch.Tensor itself.
     """
+    # Past this function and __torch_function__; the C++ code between has no frame.
     caller = sys._getframe(2)
     if caller.f_code is not nn.Parameter.__new__.__code__ or caller.f_locals["cls"] is not nn.Parameter:
         return None

@@ -208,10 +208,10 @@ def measured(step: memplan.Step, run: Run, batches: Sequence[Batch]) -> float:
     """The peak of these iterations, as a share of that of the plan for their shape; where another takes its
     place meanwhile, of the larger. What only the other moves is counted twice then, as the tracker does not
     see it leave: so it is taken off."""
-    plan, _ = step._plans.serving(batches[0])
+    plan, _ = step._executor.plans.serving(batches[0])
     planned = step.plan.figures.peak
     peaks = peaks_of(plan, lambda: run.train(step, batches))
-    after, _ = step._plans.serving(batches[0])
+    after, _ = step._executor.plans.serving(batches[0])
     twice = sum(plan.program.storages[x].bytes for x in after._moved - plan._moved)
     return (peaks.device - peaks.extra - twice) / max(planned, step.plan.figures.peak)
 

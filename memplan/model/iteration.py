@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..devices.device.choice import device_of
 from ..devices.sharded.ranks import Ranks
 from ..devices.sharded.shards import Shards
+from ..devices.sharded.single import SINGLE, SingleRank
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.transformations.updates import When
 from ..program.outputs import Output, Wanted, output_of
@@ -125,6 +126,11 @@ class Iteration(NamedTuple):
     def ranks(self) -> Ranks | None:
         """The ranks that run the same plan at the same time; None if this process plans for itself."""
         return self.peers if self.shards is None else self.shards.ranks
+
+    @property
+    def group(self) -> Ranks | SingleRank:
+        """The ranks that run the same plan at the same time; this one alone if it plans for itself."""
+        return SINGLE if self.ranks is None else self.ranks
 
     @property
     def gathers(self) -> bool:

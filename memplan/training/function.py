@@ -31,7 +31,6 @@ from ..torch_support.reach import cell_contents, globals_in, parts_with_code, re
 from .options import Options
 from .plans.report import Report
 from .plans.trace_watch import TraceWatch
-from .step.deferred import Planning
 from .step.step import Step
 
 _READ_NAMES = {"locals", "vars", "dir", "eval", "exec"}
@@ -49,7 +48,9 @@ class PlannedFunction:
     step: the step of the last planned call; None before the first.
     """
 
-    def __init__(self, function: Callable[..., Any], options: Options, plan: Planning) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: Options, plan: Callable[[nn.Module, Any, Options], Step]
+    ) -> None:
         """Set up a function that is planned at its first call.
 
         plan: plans a step.

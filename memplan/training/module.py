@@ -35,11 +35,10 @@ from .checkpoints import checkpoint
 from .converters import read_count, read_dtype, read_outputs
 from .option import option, takes
 from .options import Options, PlanningOptions
-from .plans.loop_memory import LoopMemory
 from .plans.plan import CollectivesFoundError, Planner
 from .plans.report import TrainingLog
 from .step.evaluation import Forward
-from .step.retry import with_less
+from .step.executor import Executor
 from .step.step import Step
 
 
@@ -134,7 +133,7 @@ def optimize_module(module: Any, inputs: Any, options: ModuleOptions) -> Planned
     planner = Planner(options.extended(Options), TrainingLog(options.progress), calls=options.calls)
     with deferred_signals(), open_to_signals(first_interrupt=True):
         try:
-            return PlannedModule(iteration, planner, None, parallel)
+            return PlannedModule(Executor(iteration, planner, None), parallel)
         except (CollectiveError, CollectivesFoundError) as error:
             if parallel is None:
                 raise
@@ -159,16 +158,9 @@ class PlannedModule(Step):
         print(planned.report())
     """
 
-    _planner: Planner
-
-    def __init__(
-        self,
-        iteration: Iteration,
-        planner: Planner,
-        buckets: None,
-        parallel: DistributedDataParallel | None = None,
-    ) -> None:
-        super().__init__(iteration, planner, buckets, outside=lambda _trained: LoopMemory())
+    def __init__(self, executor: Executor, parallel: DistributedDataParallel | None) -> None:
+        """Set up a planned module. parallel: the one that has it inside, None if none has."""
+        super().__init__(executor)
         self._parallel = parallel
         self._waiting: WeakSet[Begun] = WeakSet()
         self._alone_forward: dict[Any, Forward] = {}
@@ -193,7 +185,8 @@ class PlannedModule(Step):
         return self._called(*arguments, **keywords)
 
     def _called(self, *arguments: Any, **keywords: Any) -> Any:
-        checkpoint.check_loaded(self._iteration.module)
+        executor = self._executor
+        checkpoint.check_loaded(executor.module)
         with self._alone:
             given = self.plans[0].given(arguments, keywords)
             tensors = list(tensors_in(given).values())
@@ -201,14 +194,12 @@ class PlannedModule(Step):
             if not (torch.is_grad_enabled() and self._requires_gradient(tensors)):
                 return self._forward_pass(inputs)
             self._check_waiting()
-            plan, inputs = self._plans.serving(inputs)
+            plan, inputs = executor.plans.serving(inputs)
             with deferred_signals():
-                begun = with_less(
-                    plan, partial(_begun, inputs), partial(self._smaller, inputs), self._planner.around
-                )
+                begun = executor.repeated(plan, inputs, partial(_begun, inputs))
             self._waiting.add(begun)
             step = begun.step
-            self._book.counted(step)
+            executor.book.counted(step)
             named = tensors_in(given)
             wanted = [*(named[name] for name in step.program.input_gradients), *begun.parameters]
             outputs = _Half.apply(begun, self, *wanted)
@@ -235,25 +226,25 @@ class PlannedModule(Step):
         ]
 
     def _requires_gradient(self, inputs: Sequence[Tensor]) -> bool:
-        return any(tensor.requires_grad for tensor in (*inputs, *self._iteration.module.parameters()))
+        return any(tensor.requires_grad for tensor in (*inputs, *self._executor.module.parameters()))
 
     def _forward_pass(self, inputs: Inputs) -> Any:
         """Run forward alone, in the mode in which the module is."""
-        module = self._iteration.module
+        executor, module = self._executor, self._executor.module
         mode = (
             *(part.training for part in module.modules()),
             *(x.requires_grad for x in module.parameters()),
         )
         if mode not in self._alone_forward:
             self._alone_forward[mode] = Forward(
-                self._iteration, "predict", self._planner, self._plans, mode=_same_mode
+                executor.iteration, "predict", executor.planner, executor.plans, mode=_same_mode
             )
         return self._alone_forward[mode](inputs)[1]
 
     def _check_waiting(self) -> None:
         """Refuse a call for whose activations the budget has no room."""
         waiting = sum(begun.running is not None for begun in self._waiting)
-        if waiting >= self._planner.calls:
+        if waiting >= self._executor.planner.calls:
             raise MismatchError(
                 f"calls of this planned module that wait for backward(): {waiting}, and the budget has room "
                 "for no other: call backward() before the next call, drop outputs that need none, or plan "

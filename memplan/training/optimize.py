@@ -36,18 +36,16 @@ from .accelerated import (
 from .checkpoints.weights import read_weights
 from .function import PlannedFunction
 from .option import takes
-from .option_rules import validate_options
+from .option_rules import validate_inference, validate_options
 from .options import Options
 from .plans.buckets import Buckets, check_ignored, parse_buckets
 from .plans.plan import CollectivesFoundError, Planner
 from .plans.report import TrainingLog
-from .ranks.collectives import collective_step, joint_ranks
-from .ranks.sharded import sharded_step
-from .step.accumulating import AccumulatingStep
-from .step.deferred import DeferredStep
-from .step.inference import InferenceStep, validate_inference
+from .ranks.collectives import collective_executor, joint_ranks
+from .ranks.sharded import sharded_executor
+from .step.executor import Executor
 from .step.step import Step
-from .step.unplanned_optimizer import OutsideStep
+from .step.unplanned import Unplanned
 
 Keywords = ParamSpec("Keywords")
 
@@ -130,11 +128,16 @@ def _planned(module: Any, inputs: Any, options: Options) -> Any:
     if inputs is not None:
         return optimize_with(module, inputs, options)
     validate_module(module)
-    return DeferredStep(module, options, optimize_with)
+    return Step(Unplanned(module, options, executor_of))
 
 
 def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     """Do what `optimize` does, with options that have been read."""
+    return Step(executor_of(module, inputs, options))
+
+
+def executor_of(module: Any, inputs: Any, options: Options) -> Executor:
+    """Plan the iterations of a step. Raises MemplanError, see `optimize`."""
     validate_module(module)
     module, processes = inside(module)
     refuse_offloading_hooks(module)
@@ -170,14 +173,14 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     )
     if sharded:
         with deferred_signals(), open_to_signals(first_interrupt=True):
-            return sharded_step(iteration, options, processes, buckets, planned=planned)
+            return sharded_executor(iteration, options, processes, buckets, planned=planned)
     ranks = joint_ranks(module)
     while True:  # until all ranks of the groups that a trace finds plan together
         try:
             if ranks is None:
-                return _alone(iteration, options, processes, buckets, planned=planned)
+                return _alone(iteration, options, processes, buckets)
             with deferred_signals(), open_to_signals(first_interrupt=True):
-                return collective_step(iteration, options, processes, buckets, ranks, planned=planned)
+                return collective_executor(iteration, options, processes, buckets, ranks, planned=planned)
         except CollectivesFoundError as found:
             ranks = joint_ranks(module, found.groups)
 
@@ -193,27 +196,16 @@ def _with_targets(module: nn.Module, inputs: Arguments, options: Options) -> Inp
 
 
 def _alone(
-    iteration: Iteration,
-    options: Options,
-    processes: Processes | None,
-    buckets: Buckets | None,
-    *,
-    planned: bool,
-) -> Step:
-    """Plan a step of this process, or of one of several that plan for themselves."""
-    module, given, optimizer = iteration.module, iteration.inputs, options.optimizer
-    steps = options.gradient_accumulation_steps
+    iteration: Iteration, options: Options, processes: Processes | None, buckets: Buckets | None
+) -> Executor:
+    """Plan the iterations of this process, or of one of several that plan for themselves."""
+    module, given = iteration.module, iteration.inputs
     if options.weights is not None:
         read_weights(module, options.weights, next(iter(tensors_in(given).values())).device)
     planner = Planner(options, TrainingLog(options.progress))
     if buckets is not None and planner.verify is not False:
         check_ignored(iteration, buckets)
+    steps = options.gradient_accumulation_steps
     together = nullcontext() if processes is None else processes.planning(steps)
     with deferred_signals(), open_to_signals(first_interrupt=True), together:
-        if not options.train:
-            return InferenceStep(iteration, planner, buckets)
-        if optimizer is not None and not planned:
-            return OutsideStep(iteration, planner, buckets, optimizer)
-        if steps > 1 and optimizer is not None:
-            return AccumulatingStep(iteration, planner, buckets)
-        return Step(iteration, planner, buckets, parts=steps)
+        return Executor(iteration, planner, buckets)

@@ -14,6 +14,20 @@ from ..updates.masters import prepare_masters
 from .checkpoints.weights import check_weights
 from .options import Options
 
+_OF_TRAINING = (
+    *("loss_fn", "targets", "optimizer", "update", "max_grad_norm", "master_weights", "ema", "scaler"),
+    *("gradient_accumulation_steps", "rollback_on_error", "cuda_graph", "states", "gradients"),
+)
+"""Options that have no meaning without training."""
+
+
+def validate_inference(options: Options) -> None:
+    """Raise InputError, one line, for an option of training."""
+    defaults = Options(budget="100%")
+    given = [name for name in _OF_TRAINING if getattr(options, name) is not getattr(defaults, name)]
+    if given:
+        raise InputError(f"{given[0]}= is for training, and train=False runs forward alone: leave one out")
+
 
 def validate_options(
     options: Options,

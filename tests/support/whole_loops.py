@@ -45,7 +45,7 @@ class Loops:
             options["optimizer"] = self.optimizer
         given = {"solver": "rotor", "verify": False, "cache": False, "loss_fn": functional.cross_entropy}
         self.step = memplan.optimize(self.model, self.x, targets=self.y, budget=budget, **(given | options))
-        return self.step.plan.budget + self.step._planner.outside.bytes
+        return self.step.plan.budget + self.step._executor.planner.outside.bytes
 
     def train(self) -> None:
         for number in range(ITERATIONS):

@@ -196,7 +196,7 @@ def test_states_are_the_same_objects_in_the_midst_of_training(options):
     iteration = Iteration(module, (batch,), updates=Updates(not_none(optimizer)))
     before = digest(iteration)
     with torch.random.fork_rng():
-        step._plans.serving((batch[:5],))
+        step._executor.plans.serving((batch[:5],))
     assert differences(before, digest(iteration)) == []
 
 

@@ -51,7 +51,7 @@ def test_a_batch_of_a_new_shape_is_eager_pytorchs_and_the_profile_is_whole(tmp_p
 def test_a_larger_batch_is_eager_pytorchs_while_the_profiler_is_on():
     """It is planned when the profiler has ended."""
     step, large = made(), torch.randn(40, 16)
-    expected = step._iteration.module(large).square().mean()
+    expected = step._executor.iteration.module(large).square().mean()
     with recording():
         with pytest.warns(UserWarning, match=f"{LINE}.*and may take more than the budget"):
             loss = step(large)

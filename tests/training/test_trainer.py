@@ -124,7 +124,7 @@ def test_the_peak_of_training_is_within_the_budget(steps: int, tmp_path: Path) -
     states = sum(each.nbytes for row in made.optimizer.state.values() for each in row.values())
     peak = states + live_peak(made.train).peak_bytes
     assert loss.step is step
-    outside = step._planner.outside
+    outside = step._executor.planner.outside
     assert outside.name == "AdamW"
     assert outside.gradients == (weights if steps > 1 else 0)
     budget = not_none(step.plans[0].budget) + outside.bytes

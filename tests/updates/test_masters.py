@@ -135,7 +135,7 @@ def test_rounded_states_are_refused_before_and_after() -> None:
     step = planned(module, adamw(module.parameters()))
     x, labels = batches()[0]
     step(x, targets=labels)
-    optimizer = step._own  # pyright: ignore[reportPrivateUsage]
+    optimizer = step._executor.optimizer  # pyright: ignore[reportPrivateUsage]
     assert optimizer is not None
     fresh = adamw(module.parameters())
     fresh.load_state_dict(optimizer.state_dict())

@@ -19,7 +19,10 @@ from ...devices.sharded.local_tensors import local_tensor, part_of
 from ...devices.sharded.shards import checksum
 from ...devices.storage.host_access import at_home_value
 from ...graphs.errors import InputError, MismatchError
-from .sharded_holding import JointHolding
+from ...model.iteration import Iteration
+from .checkpoint import ALONE
+from .holding import Holding
+from .sharded_holding import JointHolding, ShardedHolding
 
 
 class _Part(NamedTuple):
@@ -74,6 +77,16 @@ class PlacedHolding(JointHolding):
             for rank, part in enumerate(found)
             if part.first and part.mesh == found[0].mesh and 0 not in part.shape
         }
+
+
+def holding_of(iteration: Iteration) -> Holding:
+    """Return the part of a checkpoint's tensors that this process holds. Raises InputError, one line."""
+    if iteration.shards is not None:
+        return ShardedHolding(iteration.shards)
+    if iteration.ranks is None or not any(isinstance(x, DTensor) for x in iteration.module.parameters()):
+        return ALONE
+    check_placements(iteration.module)
+    return PlacedHolding(iteration.ranks)
 
 
 def check_placements(module: nn.Module) -> None:

@@ -154,12 +154,13 @@ class LoopWatch:
         self._module, self._parameters = iteration.module, trained_parameters(iteration.module)
         self._trained = self._parameters.keys()
         self._options = options
-        looks = count is None and iteration.updates is None and iteration.trains
+        within = iteration.purpose == "train"  # a part's budget is its own: nothing of its loop counts
+        looks = count is None and iteration.updates is None and within
         if count is None and iteration.updates is not None:
             count = partial(_left_by_frozen, iteration.updates.optimizer)
         elif count is None:
             count = partial(loop_memory, options=options)
-        self._count = count if iteration.trains else None
+        self._count = count if within else None
         self.counted = self._counted()
         self._freed = looks and options.gradients == "freed"
         self._calls = 0

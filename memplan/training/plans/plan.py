@@ -342,13 +342,21 @@ class Planner(BudgetedPlanner):
         self.book.opened(made, plan, self.machine_of(plan), self)
         return made
 
+    def with_parts(self, step: PlannedStep) -> tuple[PlannedStep, ...]:
+        """Return the plan of an update's last batch, and its parts if there are other batches."""
+        return (step, *self.parts.get(step, ()))
+
+    def of_batches(self, step: PlannedStep) -> tuple[PlannedStep, ...]:
+        """Return the plan of an update's last batch, and that of the batches before it, if there are any."""
+        return self.with_parts(step)[:2]
+
     @contextmanager
     def giving_up(self, step: PlannedStep) -> Generator[None]:
         """Lend the step's pinned memory, and that of its CUDA graphs, to the block.
 
         The step gets it back if the block fails.
         """
-        steps = (step, *self.parts.get(step, ()))
+        steps = self.with_parts(step)
         for each in steps:
             each.release_graphs()
         cycles = [each.cycle for each in steps if each.cycle is not None]

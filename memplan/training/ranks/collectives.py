@@ -31,18 +31,15 @@ from ...program.program import Program
 from ...torch_support.torch_collectives import root_mesh
 from ...tracing.output_layouts import residents, trace_real_layouts
 from ...tracing.trace import trace
-from ..checkpoints.holding import Holding
-from ..checkpoints.placed_holding import PlacedHolding, check_placements
 from ..options import Options
 from ..plans.buckets import Buckets
 from ..plans.plan import CollectivesFoundError
 from ..plans.report import TrainingLog
+from ..step.executor import Executor
 from .rank_checks import check_options
 from .together import (
     FirstPlan,
-    TogetherAccumulatingStep,
     TogetherPlanner,
-    TogetherStep,
     made_ranks,
     part_of_this_node,
     ranks_of,
@@ -115,20 +112,6 @@ class CollectivePlanner(TogetherPlanner):
         return ranks.together(plan)
 
 
-class CollectiveStep(TogetherStep):
-    """A training step of a module that communicates."""
-
-    def _holding(self) -> Holding:
-        if any(isinstance(each, DTensor) for each in self._iteration.module.parameters()):
-            check_placements(self._iteration.module)
-            return PlacedHolding(ranks_of(self._iteration))
-        return super()._holding()
-
-
-class CollectiveAccumulatingStep(CollectiveStep, TogetherAccumulatingStep):
-    """A CollectiveStep of which several batches make one update."""
-
-
 def joint_ranks(module: nn.Module, groups: Sequence[list[int]] = ()) -> RankGroups | None:
     """Return the ranks that plan a module together; None for one that has no DTensors and no such groups.
 
@@ -158,7 +141,7 @@ def members_of(mesh: DeviceMesh) -> list[int]:
     return mesh.mesh.flatten().tolist()
 
 
-def collective_step(
+def collective_executor(
     iteration: Iteration,
     options: Options,
     processes: Processes | None,
@@ -166,8 +149,8 @@ def collective_step(
     groups: RankGroups,
     *,
     planned: bool,
-) -> CollectiveStep:
-    """Plan a step of a module that communicates. All ranks call it together.
+) -> Executor:
+    """Plan the iterations of a module that communicates. All ranks call it together.
 
     Raises MemplanError, on all of them; CollectivesFoundError if other ranks must plan too.
     """
@@ -179,9 +162,8 @@ def collective_step(
         planner = CollectivePlanner(options, TrainingLog(options.progress))
         planner.machine = part_of_this_node(ranks, options.machine)
         iteration = iteration._replace(peers=ranks)
-        kind = CollectiveStep if iteration.accumulate == 1 else CollectiveAccumulatingStep
         try:
-            return kind(iteration, planner, buckets)
+            return Executor(iteration, planner, buckets)
         except CollectivesFoundError:
             ranks.end()
             raise

@@ -38,21 +38,18 @@ from ...steps.execute import PlannedStep
 from ...tracing.output_layouts import residents, trace_real_layouts
 from ...updates.clipping import clip
 from ...updates.masters import MASTER
-from ..checkpoints.holding import Holding
-from ..checkpoints.sharded_holding import ShardedHolding
 from ..checkpoints.sharded_weights import spread_from_files
 from ..checkpoints.weights import check_weights
 from ..options import Options
 from ..plans.buckets import Buckets, check_ignored
 from ..plans.plan_cache import Plan
 from ..plans.report import TrainingLog
+from ..step.executor import Executor
 from .rank_checks import check_options
-from .sharded_gathers import gathering_step
+from .sharded_gathers import gathering_executor
 from .together import (
     FirstPlan,
-    TogetherAccumulatingStep,
     TogetherPlanner,
-    TogetherStep,
     made_ranks,
     part_of_this_node,
     validate_together,
@@ -134,27 +131,15 @@ class _TooSmallError(OnAllRanksError):
         super().__init__(f"{budget} B")
 
 
-class ShardedStep(TogetherStep):
-    """A training step of which each rank holds a share of the weights."""
-
-    def _holding(self) -> Holding:
-        """Return the shares that this rank holds of the tensors of a checkpoint."""
-        return ShardedHolding(shards_of(self._iteration))
-
-
-class ShardedAccumulatingStep(ShardedStep, TogetherAccumulatingStep):
-    """A ShardedStep of which several batches make one update; each is scattered, and added to the sums."""
-
-
-def sharded_step(
+def sharded_executor(
     iteration: Iteration,
     options: Options,
     processes: Processes | None,
     buckets: Buckets | None,
     *,
     planned: bool,
-) -> TogetherStep:
-    """Plan a sharded step. All ranks call it together. Raises MemplanError, on all of them."""
+) -> Executor:
+    """Plan the iterations of a sharded step. All ranks call it together. Raises MemplanError, on all."""
     ranks, wrapped = _met(iteration, options)
     module, word = iteration.module, "shard=" if wrapped is None else "fully_shard"
     reads = wrapped is None and options.weights is not None
@@ -172,7 +157,6 @@ def sharded_step(
             ranks.together(partial(check_ignored, iteration, buckets))
         iteration = iteration._replace(shards=(shards := Shards(ranks)))
         planner.gathers = planner.machine is not None
-        kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
         around: AbstractContextManager[None] = nullcontext()
         if wrapped is not None:
             around = taken_out(wrapped)
@@ -182,15 +166,14 @@ def sharded_step(
         with around:
             if wrapped is not None:
                 shards.adopt(module, precision)
-            step: TogetherStep
             try:
-                step = kind(iteration, planner, buckets)
+                executor = Executor(iteration, planner, buckets)
             except _TooSmallError as error:
                 assert planner.machine is not None
-                step = gathering_step(iteration, options, buckets, planner.machine, error.budget)
+                executor = gathering_executor(iteration, options, buckets, planner.machine, error.budget)
             planner.gathers = False  # plans of one step have one kind
         refuse_direct_calls(module)
-        return step
+        return executor
 
 
 def _met(iteration: Iteration, options: Options) -> tuple[Ranks, Wrapped | None]:

@@ -14,15 +14,12 @@ from __future__ import annotations
 import atexit
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...devices.calls.collectives import collectives_in
 from ...devices.device.host_capacity import available_bytes
@@ -34,24 +31,21 @@ from ...graphs.errors import InputError, MemplanError, MismatchError
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ...graphs.machines.nodes import part_of_node
-from ...model.iteration import Inputs, Iteration
+from ...model.iteration import Iteration
 from ...model.processes import end_processes
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
 from ...program.program import Program
 from ...program.structure import graph_form
 from ...runtime.run.queues import end_all
-from ...steps.execute import IterationResult, PlannedStep
+from ...steps.execute import PlannedStep
 from ...torch_support.collector import collector_off
 from ...torch_support.unsupported import warn_user
 from ...tracing.align import aligned
 from ...updates.catalogue import titles
 from ..options import Options
-from ..plans.agreement import SharedCall
 from ..plans.plan import Planner
 from ..plans.plan_cache import Plan
-from ..step.accumulating import AccumulatingStep
-from ..step.step import Step
 from .rank_checks import check_operations
 
 _made: list[Ranks] = []
@@ -235,69 +229,6 @@ class TogetherPlanner(Planner):
         made = ranks.together(solved)
         schedule, budget, policy = ranks.from_first(made and (made.schedule, made.budget, made.policy))
         return plan._replace(schedule=schedule, budget=budget, policy=policy)
-
-
-class TogetherStep(Step):
-    """A training step that all ranks run at the same time, by the same plan."""
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """Run one iteration, as all ranks do; see Step.
-
-        Raises:
-            MemplanError: on all ranks if one has failed, has ended, or does not come to a collective within
-                the process group's timeout.
-        """
-        ranks = ranks_of(self._iteration)
-        ranks.note(None)
-        try:
-            return super().__call__(*arguments, **keywords)
-        except BaseException as error:
-            ranks.note(error)
-            raise
-
-    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> IterationResult:
-        with ranks_of(self._iteration).in_order():  # a rank that fails leaves the others' collectives
-            return super()._iterate(inputs, plan)
-
-    def save(
-        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write a checkpoint, as all ranks do together; see Step."""
-        with self._with_others("save"):
-            super().save(folder, optimizer=optimizer, extra=extra)
-
-    def load(
-        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Load a checkpoint, as all ranks do together; see Step."""
-        with self._with_others("load"):
-            return super().load(folder, optimizer=optimizer, extra=extra)
-
-    @contextmanager
-    def _with_others(self, call: SharedCall) -> Generator[None]:
-        """Surround a call that all ranks make. Raises MismatchError, on all of them, if one does not."""
-        ranks = ranks_of(self._iteration)
-        with self._alone:
-            ranks.note(None)
-            self._plans.agree_on(call)
-            with ranks.beating():
-                yield
-
-    def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:
-        """Return the plan for the inputs, the same one on all ranks, and the inputs as it takes them.
-
-        No batch is trained on by eager PyTorch: the other ranks run their plans.
-        """
-        return self._plans.serving(inputs)
-
-
-class TogetherAccumulatingStep(TogetherStep, AccumulatingStep):
-    """A TogetherStep of which several batches make one update."""
-
-    def update(self) -> None:
-        """Update the weights with what is accumulated; all ranks call it together."""
-        with self._with_others("update"):
-            super().update()
 
 
 def ranks_of(iteration: Iteration) -> Ranks:

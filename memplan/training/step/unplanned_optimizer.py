@@ -1,4 +1,4 @@
-"""Steps with an optimizer whose updates can't be planned: any `torch.optim.Optimizer` without a closure.
+"""Optimizers whose updates can't be planned: any `torch.optim.Optimizer` without a closure.
 
 The step runs the planned forward and backward, then the optimizer's own step over all gradients. What it
 takes is counted before anything is planned, and is outside of the plan (loop_memory.py).
@@ -6,117 +6,120 @@ takes is counted before anything is planned, and is outside of the plan (loop_me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ...devices.storage.offloaded import bring_back
 from ...graphs.errors import DifferenceError, InputError
-from ...model.iteration import Inputs, Iteration
+from ...model.iteration import Iteration
+from ...planner.device_memory import DeviceMemory
 from ...steps.execute import PlannedStep
-from ...torch_support.interrupts import deferred_signals
 from ...torch_support.unsupported import warn_user
 from ...updates.catalogue import titles
 from ...updates.optimizer_memory import counted
-from ..plans.buckets import Buckets
-from ..plans.loop_memory import LoopMemory, gradient_bytes
-from ..plans.plan import Planner
-from .loss import Losses
-from .step import Step
+from ..options import Options
+from ..plans.loop_memory import Count, LoopMemory, gradient_bytes
+from ..plans.plan import Parts
+from .scaling import Scaling
+from .updating import Accumulating, Updating
 
 
-class OutsideStep(Step):
-    """A Step whose optimizer runs after the plan.
+class UnplannedOptimizer(Updating):
+    """Updates by the optimizer's own step, after the plan of the last batch.
 
     Weights are updated and gradients freed when a call returns.
     """
 
     def __init__(
-        self, iteration: Iteration, planner: Planner, buckets: Buckets | None, optimizer: Optimizer
+        self, iteration: Iteration, optimizer: Optimizer, options: Options, scaling: Scaling | None
     ) -> None:
-        """Plan the iteration, which has no updates: `accumulate` of them make one update.
+        """Set up updates before anything is planned. Raises InputError.
 
-        Raises MemplanError.
+        iteration: it has no updates; `accumulate` of them make one update.
         """
-        if planner.options.rollback_on_error:
+        if options.rollback_on_error:
             raise InputError(
                 "rollback_on_error=True needs planned updates: "
                 f"{type(optimizer).__name__} steps after the plan"
             )
         bring_back(iteration.module.parameters())
-        self._outside = optimizer
-        self._waiting = 0
-        super().__init__(
-            iteration, planner, buckets, outside=partial(_taken, optimizer, iteration.accumulate)
-        )
-        kind, outside = type(optimizer).__name__, planner.outside
-        self._own, self._losses = optimizer, Losses(updates=True)
-        self._clipping = planner.options.max_grad_norm
-        held = "its states" if iteration.accumulate == 1 else "its states and the sums of gradients"
-        warn_user(
-            f"{kind} is not in the plan: {held} take {outside.bytes:,} bytes all the time of the budget of "
-            f"{self.plan.limit}; {titles('and')} would be planned"
-        )
+        super().__init__(iteration)
+        self.optimizer, self.clipping = optimizer, options.max_grad_norm
+        self._stepping, self._scaling, self._waiting = optimizer, scaling, 0
+        self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     @property
-    def optimizer_stepped(self) -> bool:
-        return self._waiting == 0 and super().optimizer_stepped
+    def count(self) -> Count:
+        return partial(_taken, self._stepping, self._iteration.accumulate)
 
-    def update(self) -> None:
-        with self._alone, deferred_signals():
-            try:
-                if self._waiting:
-                    self._step()
-            finally:
-                self._waiting = 0
-                self._outside.zero_grad(set_to_none=True)
+    @property
+    def waiting(self) -> int:
+        return self._waiting
 
-    def _run(self, plan: PlannedStep | None, inputs: Inputs) -> Tensor:
-        """Run one iteration.
+    def planned(self, outside: LoopMemory, limit: DeviceMemory) -> None:
+        several = self._iteration.accumulate > 1
+        held = "its states and the sums of gradients" if several else "its states"
+        warn_user(
+            f"{type(self._stepping).__name__} is not in the plan: {held} take {outside.bytes:,} bytes all "
+            f"the time of the budget of {limit}; {titles('and')} would be planned"
+        )
 
-        One that fails adds no gradients; if it is alone in its update it leaves none.
-        """
+    @contextmanager
+    def batch(self, plans: list[PlannedStep]) -> Generator[None]:
+        """Surround a batch. One that fails adds no gradients; if it is alone in its update it leaves none."""
         many, processes = self._iteration.accumulate, self._iteration.processes
         if processes is not None and self._waiting + 1 == many:
             processes.check_syncs()
         try:
-            loss = super()._run(plan, inputs)
+            yield
         except DifferenceError:  # eager's iteration is kept
-            self._count()
+            self._add(plans)
             raise
         except BaseException:
             if many == 1:
-                self._outside.zero_grad(set_to_none=True)
+                self._stepping.zero_grad(set_to_none=True)
             raise
-        self._count()
-        return loss
+        self._add(plans)
 
-    def _count(self) -> None:
+    def _add(self, plans: list[PlannedStep]) -> None:
         """Count a batch whose gradients are there, and update the weights after the last one."""
         self._waiting += 1
         if self._waiting == self._iteration.accumulate:
-            self.update()
+            self.update(plans[0], None)
 
-    @property
-    def _begins(self) -> bool:
-        return self._waiting == 0
+    def update(self, plan: PlannedStep, parts: Parts | None) -> None:
+        try:
+            if self._waiting:
+                self._step(plan)
+        finally:
+            self._waiting = 0
+            self._stepping.zero_grad(set_to_none=True)
 
-    def _step(self) -> None:
+    def _step(self, plan: PlannedStep) -> None:
         if self._iteration.processes is not None:
-            names = list(self.plans[0].program.gradients)[::-1]
-            sums = [parameter.grad for parameter in self.plans[0].parameters(names)]
+            names = list(plan.program.gradients)[::-1]
+            sums = [parameter.grad for parameter in plan.parameters(names)]
             self._iteration.processes.average_all(each for each in sums if each is not None)
-        if self._scaling is not None and self._clipping is not None:
-            self._scaling.scaler.unscale_(self._outside)
-        if self._clipping is not None:
-            parameters, most = self._iteration.module.parameters(), self._clipping.max_norm
-            self.plans[0].grad_norm = nn.utils.clip_grad_norm_(parameters, most)
+        if self._scaling is not None and self.clipping is not None:
+            self._scaling.scaler.unscale_(self._stepping)
+        if self.clipping is not None:
+            parameters, most = self._iteration.module.parameters(), self.clipping.max_norm
+            plan.grad_norm = nn.utils.clip_grad_norm_(parameters, most)
         if self._scaling is None:
-            self._outside.step()
+            self._stepping.step()
         else:
-            self._scaling.step(self._outside)
+            self._scaling.step(self._stepping)
+
+
+def updating_of(iteration: Iteration, options: Options, scaling: Scaling | None) -> Updating:
+    """Return which batches of the iterations update the weights. Raises InputError."""
+    if iteration.updates is None and options.optimizer is not None:
+        return UnplannedOptimizer(iteration, options.optimizer, options, scaling)
+    return Accumulating(iteration) if iteration.accumulates else Updating(iteration)
 
 
 def _taken(optimizer: Optimizer, accumulate: int, trained: Mapping[str, nn.Parameter]) -> LoopMemory:

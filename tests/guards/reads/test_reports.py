@@ -146,7 +146,7 @@ def test_updates_on_the_host_without_fused_kernels_are_told_of(fused: bool) -> N
 def test_a_time_that_is_not_the_plan_s_is_told_once() -> None:
     module, reported = model(), list[ProgressEvent]()
     step = optimized(module, adamw(module), progress=reported.append)
-    book = step._book
+    book = step._executor.book
     record = next(iter(book._records.values()))
     record.figures = replace(record.figures, time=1e-9)
     for _turn in range(ENOUGH + 5):
@@ -169,7 +169,7 @@ def test_true_writes_a_line_where_there_is_a_terminal(monkeypatch: pytest.Monkey
         assert ("memplan: trace" in stream.getvalue()) is expected
         assert ("memplan: train, 1, loss" in stream.getvalue()) is expected
         assert "\n" not in stream.getvalue()
-        step._book.note(step.plans[0], "iterations take long")
+        step._executor.book.note(step.plans[0], "iterations take long")
         assert stream.getvalue().endswith("memplan: train, 1, iterations take long\n") is expected
     with pytest.raises(InputError, match="progress=3: give a function"):
         optimized(module, None, progress=3)

@@ -179,7 +179,7 @@ class Training:
             self.run()
             self.load(start)
         self._plans = [*self.step.plans]
-        self._waiting = dict(self.step._planner.verification.waiting)
+        self._waiting = dict(self.step._executor.planner.verification.waiting)
         self.before, self.counts = [start], list[int]()
         self.begins, self.ends = list[dict[str, torch.Tensor]](), [self.state()]
         for number in range(iterations):
@@ -213,10 +213,10 @@ class Training:
 
     def compare(self, number: int) -> bool:
         """Have the next iteration compared, if it is one of the first two; tell whether it is."""
-        waiting = self.step._planner.verification.waiting
+        waiting = self.step._executor.planner.verification.waiting
         waiting.clear()
         if number < 2:
-            iteration = self.step._iteration
+            iteration = self.step._executor.iteration
             waiting |= {
                 plan: replace(each, comparison=batch.BatchComparison(iteration))
                 for plan, each in self._waiting.items()

@@ -132,7 +132,7 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
     assert before > 1.1 * planned.figures.time
-    step._planner.solver = "store-all"  # which finds nothing within the budget
+    step._executor.planner.solver = "store-all"  # which finds nothing within the budget
     while not any("transfers moved" in line for line in lines(reported)):
         step(INPUTS)
     assert step.plan.schedule is not planned.schedule
@@ -164,7 +164,7 @@ def test_a_plan_is_solved_again_in_the_background(
     step = optimized(module, reported, time_limit=1)
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
-    object.__setattr__(step._planner.options, "solver", "greedy-star")
+    object.__setattr__(step._executor.planner.options, "solver", "greedy-star")
     while not (done := [line for line in lines(reported) if line.startswith("replanned")]):
         step(INPUTS)
     assert "expected" in done[0]

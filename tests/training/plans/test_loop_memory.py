@@ -80,7 +80,7 @@ def test_all_places_state_the_same_memory(
     loops = Loops(make, loop, **options)
     loops.plan(total)
     plan, report = loops.step.plan, loops.step.report().plans[0]
-    limit, device, outside = plan.limit, plan.device, loops.step._planner.outside
+    limit, device, outside = plan.limit, plan.device, loops.step._executor.planner.outside
     assert limit.total == report.budget == total
     assert device.total == report.predicted_peak <= total
     assert (limit.plan, device.plan) == (plan.budget, plan.figures.peak)
@@ -144,7 +144,7 @@ def test_an_optimizer_made_later_is_assumed_and_then_counted() -> None:
             loss_fn=functional.cross_entropy,
         )
     assert "AdamW's states and" in step.report().plans[0].notes[0]
-    planner = step._planner
+    planner = step._executor.planner
     whole = step.plan.budget + planner.outside.bytes
     loops.step, loops.optimizer = step, momentum(loops.model.parameters())
     assert loops.peak() <= whole
@@ -168,12 +168,12 @@ def test_an_optimizer_that_takes_more_than_was_assumed_gets_it_at_once() -> None
             verify=False,
             loss_fn=functional.cross_entropy,
         )
-    whole = step.plan.budget + step._planner.outside.bytes
+    whole = step.plan.budget + step._executor.planner.outside.bytes
     loops.step, loops.optimizer = step, loops.make(loops.model.parameters())
     loops.zero_grad_between(0)
     with pytest.warns(UserWarning, match="AdamW takes more than was assumed"):
         loops.zero_grad_between(1)
-    assert step.plan.budget + step._planner.outside.bytes == whole
+    assert step.plan.budget + step._executor.planner.outside.bytes == whole
     states = sum(t.nbytes for row in loops.optimizer.state.values() for t in row.values())
     loops.optimizer.zero_grad()
     assert loops.peak() + states <= whole
@@ -191,7 +191,7 @@ def test_gradients_that_are_kept_in_spite_of_freed_count_at_once() -> None:
         loops.loss()
     now = [p.grad for p in loops.model.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(before, now, strict=True) if b is not None)
-    assert loops.step.plan.budget + loops.step._planner.outside.bytes == whole
+    assert loops.step.plan.budget + loops.step._executor.planner.outside.bytes == whole
     loops.optimizer.zero_grad()
     states = sum(t.nbytes for row in loops.optimizer.state.values() for t in row.values())
     assert loops.peak() + states <= whole
@@ -206,7 +206,10 @@ def test_states_say_otherwise(states: Any, times: int | None) -> None:
     """Numbers of steps, and of a loop, are little beside weights."""
     loops = Loops(adam, Loops.zero_grad_first)
     loops.plan("100%", states=states)
-    counted, weights = loops.step._planner.outside.states, sum(p.nbytes for p in loops.model.parameters())
+    counted, weights = (
+        loops.step._executor.planner.outside.states,
+        sum(p.nbytes for p in loops.model.parameters()),
+    )
     if times is None:
         assert counted == 2000
     else:
@@ -217,7 +220,7 @@ def test_states_say_otherwise(states: Any, times: int | None) -> None:
 def test_an_optimizer_as_states_need_not_be_looked_for() -> None:
     loops = Loops(adam, Loops.zero_grad_first)
     loops.plan("100%", states=momentum(loops.model.parameters()))
-    assert loops.step._planner.outside.name == "SGD"
+    assert loops.step._executor.planner.outside.name == "SGD"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +261,7 @@ def test_several_optimizers_are_all_counted() -> None:
     rest = list(loops.model.parameters())[2:]
     others = AdamW(rest)
     loops.plan("100%")
-    outside, block = loops.step._planner.outside, [p.nbytes for p in loops.model.parameters()]
+    outside, block = loops.step._executor.planner.outside, [p.nbytes for p in loops.model.parameters()]
     assert outside.name == "AdamW and SGD"
     assert outside.gradients == sum(block)
     assert sum(block[:2]) + 2 * sum(block[2:]) <= outside.states <= 2 * sum(block)

@@ -34,7 +34,7 @@ def loops_of(name: str, **options: Any) -> Loops:
 
 
 def is_away(loops: Loops) -> bool:
-    return loops.step._planner.outside.offloaded
+    return loops.step._executor.planner.outside.offloaded
 
 
 @pytest.mark.scripts
@@ -173,15 +173,15 @@ def test_it_is_done_where_the_plan_with_its_copies_is_faster(monkeypatch: pytest
         machine = Machine(links=Links(rate, rate))
         loops = loops_of("zero_grad between", machine=machine)
         whole = loops.plan("60%")
-        gradients = loops.step._planner.outside.gradients
+        gradients = loops.step._executor.planner.outside.gradients
         taken: list[float] = []
         for plan in made:
             figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
-            away = plan.budget == whole - loops.step._planner.outside.states
+            away = plan.budget == whole - loops.step._executor.planner.outside.states
             taken.append(figures.time + (gradients / rate if away else 0))
-        used = loops.step._planner.book.plan(loops.step.plans[0])
+        used = loops.step._executor.planner.book.plan(loops.step.plans[0])
         assert used is made[taken.index(min(taken))]
-        assert is_away(loops) == (used.budget == whole - loops.step._planner.outside.states)
+        assert is_away(loops) == (used.budget == whole - loops.step._executor.planner.outside.states)
         ways.add((len(made), is_away(loops)))
     assert {(1, False), (2, True)} <= ways
 
@@ -206,7 +206,7 @@ def test_the_plan_is_found_in_the_cache(least: int, tmp_path: Path) -> None:
         loops = loops_of("zero_grad between", cache=tmp_path)
         loops.plan(least)
         assert is_away(loops)
-        assert loops.step.plan.budget + loops.step._planner.outside.bytes == least
+        assert loops.step.plan.budget + loops.step._executor.planner.outside.bytes == least
     notes = loops.step.report().plans[0].notes
     assert any("of .grad are in host memory while an iteration runs" in note for note in notes)
     assert len([each for each in tmp_path.iterdir() if each.name != "refused"]) == 1
@@ -222,7 +222,7 @@ def test_gradients_in_memory_that_others_have_too_stay_and_count() -> None:
     loops.options["allow"] = ("offload",)
     loops.plan(budget)
     if not is_away(loops):  # else there is no plan that is too large
-        loops.step._planner.outside = loops.step._planner.outside._replace(offloaded=True)
+        loops.step._executor.planner.outside = loops.step._executor.planner.outside._replace(offloaded=True)
     parameters = [*loops.model.parameters()]
     flat = torch.zeros(sum(p.numel() for p in parameters))
     place = 0
@@ -275,7 +275,7 @@ def test_an_optimizer_that_no_plan_has_adds_up_on_the_host(least: int) -> None:
             cache=False,
             **GIVEN,
         )
-    assert step._planner.outside.offloaded
+    assert step._executor.planner.outside.offloaded
     for number in range(4):
         x, y = torch.randn_like(loops.x), torch.randint_like(loops.y, 4)
         loss = functional.cross_entropy(eager(x), y)

@@ -88,7 +88,7 @@ def test_a_stopped_plan_is_improved_between_iterations(tmp_path: Path) -> None:
         assert torch.equal(module.state_dict()[name], weight), name
     again = optimized(model(), reported, cache=tmp_path, verify=False)
     assert again.plan.figures == better.figures
-    assert not step._book.plan(step.plans[0]).improvable
+    assert not step._executor.book.plan(step.plans[0]).improvable
 
 
 @pytest.mark.usefixtures("slow_first")

@@ -73,7 +73,7 @@ def test_a_model_with_checkpoints_of_its_own_takes_less_than_the_baseline(monkey
     module = Checkpointed()
     lines, step = said(module)
     (line,) = [line for line in lines if "of the baseline" in line]
-    outside = step._planner.outside.bytes
+    outside = step._executor.planner.outside.bytes
     assert line.startswith(f"eager PyTorch takes {eager_peak(module) + outside:,} B")
     assert f"of the baseline of {step.plan.figures.peak + outside:,} B" in line
     assert said(Plain(), states=0)[0] == []
@@ -96,7 +96,7 @@ def test_a_plan_that_is_worse_in_both_is_refused(monkeypatch, verify):
     below = int(refused.value.args[0].rpartition("below ")[2].split()[0].replace(",", "")) - 1
     assert f"eager {below + 1:,} B" in str(refused.value)
     step = said(Checkpointed(), budget=below)[1]
-    assert below + 1 == eager_peak(module) + step._planner.outside.bytes
+    assert below + 1 == eager_peak(module) + step._executor.planner.outside.bytes
     assert step.plan.figures.peak < eager_peak(module)
     assert said(Plain(), states=0)[0] == []
 
@@ -223,6 +223,6 @@ def test_rounds_take_turns(monkeypatch):
     _, step = said(module)
     plan = step.plans[0]
     monkeypatch.setattr(plan, "run", lambda _inputs: order.append("plan"))
-    iteration = step._iteration._replace(inputs=(X,))
+    iteration = step._executor.iteration._replace(inputs=(X,))
     cost.worse_than_eager(iteration, plan, 2**30, Cost(1, 1.0))
     assert [name for name, _calls in groupby(order)] == ["eager", "plan"] * 3

@@ -14,7 +14,7 @@ from memplan.profiling.compare.comparison import ITERATIONS
 from memplan.profiling.compare.eager import run_eager
 from memplan.steps.execute import IterationResult, PlannedStep
 from memplan.training.plans import verification
-from memplan.training.step import step as steps
+from memplan.training.step import executor
 from not_none import not_none
 from torch import Tensor, nn
 
@@ -199,13 +199,13 @@ def test_an_error_of_the_plan_leaves_all_as_before(monkeypatch: pytest.MonkeyPat
     module = Noisy()
     optimizer = sgd(module)
     step = optimized(module, optimizer=optimizer)
-    before, iterate = [x.clone() for x in everything(module, optimizer)], steps.Step._iterate
+    before, iterate = [x.clone() for x in everything(module, optimizer)], executor.Executor._iterate
 
     def failing(self: Any, *given: Any) -> IterationResult:
         iterate(self, *given)
         raise KeyError("after the iteration")
 
-    monkeypatch.setattr(steps.Step, "_iterate", failing)
+    monkeypatch.setattr(executor.Executor, "_iterate", failing)
     with pytest.raises(KeyError):
         step(BATCHES[0])
     assert all(map(torch.equal, everything(module, optimizer), before))

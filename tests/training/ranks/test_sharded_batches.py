@@ -59,13 +59,13 @@ def several(rank: int, size: int, kind: str) -> dict[str, Any]:
             evaluated.append(step.evaluate(**batches[0]).loss)
 
         modes = [part.training for part in module.modules()]
-        first = not step._forward
+        first = not step._executor.forward
         kept = sum(x.nbytes for name, x in step.plans[0].cycle.held.items() if name.startswith("d"))
         counted = live_peak(evaluate)
         assert [part.training for part in module.modules()] == modes
         if not first:  # the first one plans, too
             held = share_bytes(module) + sum(each.nbytes for each in (*given.values(), *module.buffers()))
-            peaks.append((counted.peak_bytes + held + states + kept, step._planner.bytes))
+            peaks.append((counted.peak_bytes + held + states + kept, step._executor.planner.bytes))
         full = make(kind).eval()
         full.load_state_dict({name: whole(each) for name, each in module.state_dict().items()}, assign=True)
         expected.append(full(**batches[0]).loss.detach())

@@ -130,7 +130,7 @@ def fail(
     if rank == FAILS and (kind == "Ctrl-C" or caught is None):
         # A Ctrl-C may come when the iteration has ended, which may have fewer operations than counted: states
         # that were read before stay on the device.
-        ranks_of(training.step._iteration).end(caught or RuntimeError("the iteration has ended"))
+        ranks_of(training.step._executor.iteration).end(caught or RuntimeError("the iteration has ended"))
     wrong, where = list[str](), f"rank {rank}, {kind} at operation {place} of iteration {number}: "
     if rank != FAILS and not str(caught).startswith(f"rank {FAILS} of 2 has failed"):
         wrong.append(f"{where}said {caught!r}")

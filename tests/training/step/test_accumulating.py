@@ -197,7 +197,9 @@ def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, 
     for call in range(30):
         before = torch.get_rng_state()
         if call % 3 == 2:
-            runs = step.plans[0] if waiting == MANY - 1 else step._planner.parts[step.plans[0]].adding  # pyright: ignore[reportPrivateUsage]
+            runs = (
+                step.plans[0] if waiting == MANY - 1 else step._executor.planner.parts[step.plans[0]].adding
+            )  # pyright: ignore[reportPrivateUsage]
             updates = [n for n, each in enumerate(runs.program.operations) if each.phase == Phase.UPDATE]
             last = (
                 updates[0]
@@ -279,7 +281,7 @@ def test_parts_hand_over_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None
     module = model()
     step = planned(module, adamw(module), **MOVED, budget="70%", max_grad_norm=None, verify=False)
     plan = step.plans[0].cycle
-    adding = step._planner.parts[step.plans[0]].adding.cycle  # pyright: ignore[reportPrivateUsage]
+    adding = step._executor.planner.parts[step.plans[0]].adding.cycle  # pyright: ignore[reportPrivateUsage]
     assert plan is not None
     assert adding is not None
     x, labels = batches()[0]
@@ -375,8 +377,8 @@ def test_all_that_updates_can(
 def test_the_planned_peak_is_that_of_an_updates_largest_plan() -> None:
     module, log = model(), TrainingLog(progress_callback(False))
     steps = [planned(module, sgd(module), budget=budget) for budget in ("100%", "80%")]
-    larger, smaller = (each._book.plan(each.plans[0]) for each in steps)  # pyright: ignore[reportPrivateUsage]
-    planner = steps[1]._planner  # pyright: ignore[reportPrivateUsage]
+    larger, smaller = (each._executor.book.plan(each.plans[0]) for each in steps)  # pyright: ignore[reportPrivateUsage]
+    planner = steps[1]._executor.planner  # pyright: ignore[reportPrivateUsage]
     log.joined(steps[0].plans[0], larger, None)
     log.opened(steps[1].plans[0], smaller, None, planner)
     peaks = [each.plan.figures.peak for each in steps]

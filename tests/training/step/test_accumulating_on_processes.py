@@ -230,7 +230,7 @@ def test_a_rank_that_loses_its_sums_does_not_begin_anew_alone(
         x, labels = batches(0)[0]
         step(x, targets=labels)
         step.save(tmp_path)
-        left[0] = len(step._planner.parts[step.plans[0]].adding.program.operations)  # pyright: ignore[reportPrivateUsage]
+        left[0] = len(step._executor.planner.parts[step.plans[0]].adding.program.operations)  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(RuntimeError, match="on purpose") as caught:
             step(x, targets=labels)
         assert caught.value.__notes__ == [LOST]

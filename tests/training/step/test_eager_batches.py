@@ -105,7 +105,7 @@ def test_they_train_as_eager_pytorch_with_one_warning(kind: str) -> None:
 def test_a_batch_of_the_same_form_is_not_traced_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     step = planned(Drawing())
     traced: list[int] = []
-    planner = step._planner.__class__
+    planner = step._executor.planner.__class__
     made = planner.__call__
     monkeypatch.setattr(planner, "__call__", lambda *given: traced.append(1) or made(*given))
     for _time in range(3):

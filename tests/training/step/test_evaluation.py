@@ -152,7 +152,7 @@ def test_a_budget_below_the_weights_evaluates_layer_by_layer() -> None:
     )
     step(x, targets=labels)
     here = step.evaluate(x, targets=labels)
-    plan = step._forward["evaluate"].plans.steps[0]
+    plan = step._executor.forward["evaluate"].plans.steps[0]
     graph, _budget, machine, *_ = plan._terms
     figures = simulate(graph, plan.cycle.schedule, budget=plan.budget, machine=machine).figures
     assert figures.peak <= plan.budget <= int(0.8 * weights)
@@ -179,7 +179,7 @@ def test_batches_of_any_shape_are_planned_once_and_kept_on_disk(
             step.evaluate(x, targets=labels)
             step.evaluate(y, targets=more)
         step.evaluate(z, targets=most)
-        assert len(step._forward["evaluate"].plans.steps) == 2
+        assert len(step._executor.forward["evaluate"].plans.steps) == 2
         assert len(step.plans) == 1
     assert len(done) == 1  # the other shapes' plans are derived from the first's
 
@@ -189,7 +189,7 @@ def test_optimizer_states_on_the_device_are_not_evaluations_to_use() -> None:
     step = planned(module, optimizer=adamw(module))
     step.evaluate(x, targets=labels)
     states = 2 * sum(parameter.nbytes for parameter in module.parameters())
-    assert step._forward["evaluate"].plans.steps[0].budget == step.plans[0].budget - states
+    assert step._executor.forward["evaluate"].plans.steps[0].budget == step.plans[0].budget - states
 
 
 @pytest.mark.scripts

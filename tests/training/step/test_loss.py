@@ -286,7 +286,7 @@ def test_gradients_are_bitwise_where_they_are_promised() -> None:
     for name, (use, exact) in USES.items():
         module.zero_grad()
         baseline.zero_grad()
-        step._losses._rounded = False
+        step._executor.losses._rounded = False
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             use(step(words, targets=labels)).backward()

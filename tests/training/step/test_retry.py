@@ -184,7 +184,7 @@ def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatc
     step(INPUTS)
     expected, output = step.evaluate(INPUTS)
     before, training = torch.get_rng_state(), step.plans[0].budget
-    held = step._forward["evaluate"].plans.steps[0].budget
+    held = step._executor.forward["evaluate"].plans.steps[0].budget
     full.at = {full.calls + 3, full.calls + 5}
     with pytest.warns(UserWarning, match=r"repeated by a plan for 9[05]% of its bytes") as warned:
         loss, recomputed = step.evaluate(INPUTS)
@@ -193,7 +193,7 @@ def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatc
     assert torch.equal(loss, expected)
     assert torch.equal(recomputed, output)
     assert torch.equal(torch.get_rng_state(), before)
-    assert [plan.budget for plan in step._forward["evaluate"].plans.steps] == [int(0.9 * held)]
+    assert [plan.budget for plan in step._executor.forward["evaluate"].plans.steps] == [int(0.9 * held)]
     assert module.training
     step(INPUTS[:7])
     assert step.plans[0].budget == training

@@ -35,7 +35,8 @@ from .checkpoints import checkpoint
 from .converters import read_count, read_dtype, read_outputs
 from .option import option, takes
 from .options import Options, PlanningOptions
-from .plans.plan import CollectivesFoundError, Planner
+from .plans.front_end import CollectivesFoundError
+from .plans.plan import Planner
 from .plans.report import TrainingLog
 from .step.evaluation import Forward
 from .step.executor import Executor

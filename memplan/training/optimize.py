@@ -39,7 +39,8 @@ from .option import takes
 from .option_rules import validate_inference, validate_options
 from .options import Options
 from .plans.buckets import Buckets, check_ignored, parse_buckets
-from .plans.plan import CollectivesFoundError, Planner
+from .plans.front_end import CollectivesFoundError
+from .plans.plan import Planner
 from .plans.report import TrainingLog
 from .ranks.collectives import collective_executor, joint_ranks
 from .ranks.sharded import sharded_executor

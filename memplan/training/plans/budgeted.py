@@ -15,7 +15,6 @@ from math import inf
 import numpy as np
 
 from ...devices.device.choice import device_of
-from ...devices.measuring.measure import Measurement
 from ...graphs.errors import InputError
 from ...graphs.graph import Graph, Phase
 from ...graphs.machine import Links, Machine
@@ -24,18 +23,16 @@ from ...planner.baseline import baseline, baseline_schedule
 from ...planner.device_memory import DeviceMemory
 from ...profiling.compare.compiled import Compiled
 from ...profiling.fusion.choice import COMPILED, chosen
-from ...profiling.profile.profile import graph_from, measure_program
-from ...profiling.profile.rounds import busy_line, uncertainty
+from ...profiling.profile.profile import graph_from
 from ...program.program import Program
 from ...solvers.incumbent import Incumbent, gap
 from ...solvers.problem import InfeasibleError, Problem, Status
 from ...solvers.registry.kept import keep_for_retry, kept_schedule
 from ...solvers.registry.run import solve_or_unpin as solve
 from ...torch_support.unsupported import warn_user
-from ...tracing.output_layouts import residents
-from ...updates.averages import with_talks
 from ...updates.state import count_bytes
 from ..options import Options
+from .front_end import FrontEnd, Measured
 from .infeasible import explain, name_smallest
 from .loop_memory import LoopMemory, StepInfeasibleError
 from .old_gradients import machine_for, may_pay, pays
@@ -70,6 +67,7 @@ IMPROVED_MEASURING = 5.0
 class BudgetedPlanner:
     """Solver of the programs of one step, which share options, budget and measured times.
 
+    front_end: traces and measures programs.
     bytes: the budget; None until the first plan, to whose baseline a share refers.
     outside: bytes of the budget that are on the device but are not the plans'.
     library_bytes: of the budget, what libraries keep on the device, and the optimizer besides its states.
@@ -81,6 +79,7 @@ class BudgetedPlanner:
 
     options: Options
     book: TrainingLog
+    front_end: FrontEnd = field(default_factory=FrontEnd)
     links: Links | None = None
     bytes: int | None = None
     outside: LoopMemory = field(default_factory=LoopMemory)
@@ -119,34 +118,40 @@ class BudgetedPlanner:
         return plan.graph.machine or self.options.machine
 
     def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
-        with self.book.phase("measure"):
-            tensors = residents(program, iteration)
+        """Measure the program and solve its graph, on the rank that plans. Raises MemplanError.
+
+        size: the budget in bytes; None for the first plan's, of which the options say it.
+        """
+        self.front_end.meet(iteration, program, self.book)
+
+        def make() -> Plan:
             limit = IMPROVED_MEASURING if self.improves else None
-            measured = measure_program(program, tensors, self.book.measured, ran=True, limit_seconds=limit)
-        if line := busy_line(uncertainty(measured)):
-            self.book.remark("measure", line)
-        if iteration.processes is not None:
-            measured = with_talks(measured, program, iteration.processes)
-        graph = graph_from(program, measured)
-        budget = self._first_budget(graph, program, iteration) if size is None else size
-        choose = partial(self._chosen, iteration, program, measured, graph)
-        try:
-            return self._roomier(iteration, choose, budget)
-        except InfeasibleError as error:
-            raise self._explained(error, iteration, program, graph) from None
+            measured = self.front_end.measured(iteration, program, self.book, limit)
+            graph = measured.graph
+            budget = self._first_budget(graph, measured.program, iteration) if size is None else size
+            try:
+                return self._roomier(iteration, partial(self._chosen, iteration, measured), budget)
+            except InfeasibleError as error:
+                if not self.front_end.explains:
+                    raise
+                raise self._explained(error, iteration, measured.program, graph) from None
+
+        return self.front_end.by_first(iteration, program, make)
 
     def _explained(
         self, error: InfeasibleError, iteration: Iteration, program: Program, graph: Graph
     ) -> InfeasibleError:
         """Return the error of a plan for budgets of a call, without the bytes outside of plans."""
-        problem = Problem(graph, error.budget, self.options.machine, self.options.allow)
+        machine = graph.machine or self.options.machine
+        problem = Problem(graph, error.budget, machine, self.options.allow)
         if isinstance(error, StepInfeasibleError):
             name_smallest(error, problem)
             self._keep_for_retry(self._solver(iteration), problem, error)
         error = self._with_calls(error, graph)
         if self.options.budget.size is None and iteration.trains:
             error.state_shares(self._whole_peak(graph, program))
-        if iteration.trains and self.calls == 1:
+        # Other ways out are estimated from the graph of one process.
+        if iteration.trains and self.calls == 1 and iteration.ranks is None:
             explain(error, problem, self.outside, program, iteration, self.options)
         return error
 
@@ -185,22 +190,16 @@ class BudgetedPlanner:
             raise refusal
         return plan
 
-    def _chosen(
-        self,
-        iteration: Iteration,
-        program: Program,
-        measured: list[Measurement],
-        graph: Graph,
-        budget: int,
-    ) -> Plan:
+    def _chosen(self, iteration: Iteration, measured: Measured, budget: int) -> Plan:
         """Return the plan, with compiled kernels if they are requested. Raises InfeasibleError."""
+        program, measurements, graph = measured
         if iteration.trains:
             self.outside.check_step(program, budget)
         plan = self._unsolved(program, graph, budget)
         if not self.options.compile:
             return self._solved(plan, iteration, budget)
         with self.book.phase("compile"):
-            found = chosen(program, measured, self.book.compiled)
+            found = chosen(program, measurements, self.book.compiled)
         graph = graph_from(found.program, found.measured, source={COMPILED: found.groups})
         fused = self._unsolved(found.program, graph, budget)
         try:

@@ -9,9 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ...devices.calls.collectives import groups_of
 from ...devices.measuring.live_bytes import check_profiler
-from ...graphs.errors import InputError
 from ...graphs.undisturbed import deep_calls
 from ...guards.signature import grounds
 from ...model.iteration import Iteration
@@ -27,11 +25,8 @@ from ...solvers.problem import InfeasibleError
 from ...steps.execute import PlannedStep
 from ...steps.part import PlannedPart
 from ...torch_support.collector import collector_off
-from ...torch_support.in_place_collectives import IN_DDP, CollectiveError
 from ...torch_support.out_of_memory import planning
-from ...torch_support.torch_collectives import ranks_of_group
 from ...tracing.output_layouts import trace_real_layouts
-from ...tracing.trace import trace
 from ...updates.averages import averaged
 from ...updates.parts import Part, adding, updating
 from .budgeted import BudgetedPlanner
@@ -39,17 +34,6 @@ from .derived import transferred
 from .old_gradients import ON_HOST, machine_for
 from .plan_cache import Plan, find, keep, vouch, vouched
 from .verification import Verification
-
-
-class CollectivesFoundError(InputError):
-    """Error: the module communicates with other ranks, so that all must plan together.
-
-    groups: the ranks of each of its groups.
-    """
-
-    def __init__(self, line: str, groups: Sequence[list[int]] = ()) -> None:
-        super().__init__(line)
-        self.groups = groups
 
 
 class Parts(NamedTuple):
@@ -67,7 +51,7 @@ class Parts(NamedTuple):
 class _Kept(NamedTuple):
     """Entry of the plan cache for one program.
 
-    asked: all that a plan depends on apart from the program.
+    asked: all that a plan depends on apart from the program; nothing if it is not kept.
     plan: the plan found, None if there is none.
     grounds: signature that a verification rests on, None if none is kept.
     vouched: whether the plan was found equal under this signature, so that it need not be compared.
@@ -79,12 +63,27 @@ class _Kept(NamedTuple):
     vouched: bool = False
 
 
+class _Traced(NamedTuple):
+    """A program to plan.
+
+    kept: its entry of the plan cache.
+    like: steps whose programs have its structure, none if it is another one.
+    samples: what samples costs of calls that no plan has so far; None if there is no plan.
+    """
+
+    program: Program
+    kept: _Kept
+    like: Sequence[PlannedStep] = ()
+    samples: Samples | None = None
+
+
 @dataclass
 class Planner(BudgetedPlanner):
     """Factory of the plans of one step.
 
     parts: for each plan over several batches, the plans of the other batches.
     _settled: of each plan that may be used, the structure of its program, "" for one with compiled calls.
+    _asked: of each plan, its entry's `asked`.
     """
 
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
@@ -118,42 +117,22 @@ class Planner(BudgetedPlanner):
             raise self.outside.added_to(error) from None
 
     def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
-        size = self.bytes and max(0, self.bytes - less)
-        with self.book.phase("trace"), collector_off():
-            program = self._traced_alone(iteration)
-            if groups := groups_of(program):  # before anything runs: the others would have to run it too
-                raise CollectivesFoundError(
-                    f"{next(iter(groups.values()))} communicates with other ranks, which must all run the "
-                    "same plan: give module and optimizer to memplan.optimize, on all of them",
-                    [ranks_of_group(name) for name in groups],
-                )
-            self._count_libraries(iteration, program)
-            kept = self._kept(iteration, program, size)
-            like = self._like(program)
-            samples = self._samples(like)
-            if not kept.vouched:  # else its layouts are known to be those of the kernels here
-                if samples is not None:
-                    check_profiler(program.device)
-                real = trace_real_layouts(iteration, program, samples)
-                if real.fingerprint != program.fingerprint:
-                    program, kept = real, self._kept(iteration, real, size)
-                    like = self._like(program)
-        if iteration.processes is not None:
-            both = averaged(program) if iteration.updates is not None else program.gradients
-            iteration.processes.check({x: program.values[v].shape for x, v in both.items()})
-        plan = kept.plan
-        if kept.asked[-1] == ON_HOST and not self.outside.offloaded:
-            self.leave_room(self.outside._replace(offloaded=True))
-        if plan is None and samples is not None and size is not None:
-            plan = self._derived(iteration, program, samples, like, size)
-        if plan is None:
-            counted = self.outside
-            plan = self._made(iteration, program, size)
-            if self.outside is not counted:
-                kept = kept._replace(asked=(*kept.asked, ON_HOST))
-        self.bytes = self.bytes or plan.budget
-        step = self._step(iteration, plan)
-        vouching = self._compare(iteration, step, plan, kept, like, first=size is None)
+        """Trace; find the plan on disk, derive or make it; make its step, and compare that."""
+        ranks, size = iteration.group, self.bytes and max(0, self.bytes - less)
+        with ranks.beating():
+            with self.front_end.planning(iteration):
+                traced = self._traced(iteration, size)
+                kept, like = traced.kept, traced.like
+                plan = kept.plan or self._derived(iteration, traced, size)
+                if plan is None:
+                    counted = self.outside
+                    plan = self._made(iteration, traced.program, size)
+                    if self.outside is not counted:
+                        kept = kept._replace(asked=(*kept.asked, ON_HOST))
+            self.bytes = self.bytes or plan.budget
+            self.front_end.place(iteration, plan, self.machine_of(plan))
+            step = ranks.together(partial(self._step, iteration, plan))
+            vouching = self._compare(iteration, step, plan, kept, like, first=size is None)
         self._settled[step] = "" if plan.compiled is not None else structure(plan.program)
         self._asked[step] = kept.asked
         if kept.plan is None:
@@ -167,18 +146,29 @@ class Planner(BudgetedPlanner):
                 self.book.note(step, line)
         return step
 
-    def _traced_alone(self, iteration: Iteration) -> Program:
-        """Trace an iteration of one process. Raises InputError if others would have to communicate in it."""
-        in_ddp = iteration.processes is not None
-        try:
-            program = trace(iteration)
-        except CollectiveError as error:
-            if in_ddp:
-                raise InputError(f"{error.called}, and {IN_DDP}") from None
-            raise
-        if in_ddp and (groups := groups_of(program)):
-            raise InputError(f"the module calls {next(iter(groups.values()))}, and {IN_DDP}")
-        return program
+    def _traced(self, iteration: Iteration, size: int | None) -> _Traced:
+        """Trace the iteration, and look for its plan on disk. size: the budget in bytes, if it is known."""
+        with self.book.phase("trace"), collector_off():
+            program = self.front_end.traced(iteration)
+            self._count_libraries(iteration, program)
+            kept = self._kept(iteration, program, size)
+            if iteration.ranks is not None:  # each measures what only it can: nothing is derived
+                return _Traced(program, kept)
+            like = self._like(program)
+            samples = self._samples(like)
+            if not kept.vouched:  # else its layouts are known to be those of the kernels here
+                if samples is not None:
+                    check_profiler(program.device)
+                real = trace_real_layouts(iteration, program, samples)
+                if real.fingerprint != program.fingerprint:
+                    program, kept = real, self._kept(iteration, real, size)
+                    like = self._like(program)
+        if iteration.processes is not None:
+            both = averaged(program) if iteration.updates is not None else program.gradients
+            iteration.processes.check({x: program.values[v].shape for x, v in both.items()})
+        if kept.asked[-1] == ON_HOST and not self.outside.offloaded:
+            self.leave_room(self.outside._replace(offloaded=True))
+        return _Traced(program, kept, like, samples)
 
     def _like(self, program: Program) -> list[PlannedStep]:
         """Return the steps whose programs have the same structure, the last one the latest."""
@@ -195,15 +185,13 @@ class Planner(BudgetedPlanner):
         plan = self.book.plan((like or [*self._settled])[-1])
         return Samples(plan.program, plan.graph)
 
-    def _derived(
-        self, iteration: Iteration, program: Program, samples: Samples, like: Sequence[PlannedStep], size: int
-    ) -> Plan | None:
+    def _derived(self, iteration: Iteration, traced: _Traced, size: int | None) -> Plan | None:
         """Return a plan without a search: by the schedule of one with the same structure, or one that keeps
         everything; None if there is none.
-
-        samples: what operations cost.
-        like: steps with programs of this structure, none if it is another one.
         """
+        program, like, samples = traced.program, traced.like, traced.samples
+        if samples is None or size is None:
+            return None
         if not like and (self.options.compile or iteration.processes is not None):
             return None  # it needs kernels of its own, or is measured together with the others
         if iteration.trains:
@@ -224,6 +212,8 @@ class Planner(BudgetedPlanner):
             return None
 
     def _kept(self, iteration: Iteration, program: Program, size: int | None) -> _Kept:
+        if iteration.ranks is not None:  # a rank's program alone does not say what the others measure
+            return _Kept(())
         when = iteration.updates and iteration.updates.when  # the fingerprint does not cover the order
         solver = self._solver(iteration)
         asked = (
@@ -280,6 +270,8 @@ class Planner(BudgetedPlanner):
         same = like if self.verify is None and plan.compiled is None else ()
         if self.verify is False or any(step not in self.verification.waiting for step in same):
             return None
+        if iteration.ranks is not None:  # eager PyTorch would need whole weights, or the other ranks
+            return None
         folder, base = self.options.cache, kept.grounds
         vouching = None if base is None or folder is None else partial(vouch, folder, plan, kept.asked, base)
         weighs = iteration.trains and first
@@ -293,7 +285,7 @@ class Planner(BudgetedPlanner):
 
     def keep(self, step: PlannedStep, plan: Plan) -> None:
         """Write the plan to the cache, if there is one, where it replaces the step's."""
-        if self.options.cache is not None and (asked := self._asked.get(step)) is not None:
+        if self.options.cache is not None and (asked := self._asked.get(step)):
             keep(self.options.cache, plan, self.machine_of(plan), asked)
 
     def instead(self, iteration: Iteration, step: PlannedStep, plan: Plan) -> PlannedStep:
@@ -318,16 +310,18 @@ class Planner(BudgetedPlanner):
         InfeasibleError, whose bytes include those outside of plans.
         """
         before = self.book.plan(step)
-        asked = (budget, *self._asked[step][1:])
-        found = (
-            None
-            if self.options.cache is None
-            else find(self.options.cache, before.traced, self.options.machine, asked)
-        )
-        try:
+        folder, asked = self.options.cache, self._asked[step] and (budget, *self._asked[step][1:])
+        found = None
+        if folder is not None and asked:
+            found = find(folder, before.traced, self.options.machine, asked)
+
+        def make() -> Plan:
             if iteration.trains:
                 self.outside.check_step(before.program, budget)
-            plan = found or self._solved(before, iteration, budget)
+            return found or self._solved(before, iteration, budget)
+
+        try:
+            plan = self.front_end.by_first(iteration, before.program, make)
         except InfeasibleError as error:
             raise self.outside.added_to(self._with_calls(error, before.graph)) from None
         if iteration.trains:
@@ -393,7 +387,7 @@ class Planner(BudgetedPlanner):
         kind = PlannedPart if iteration.purpose == "part" else PlannedStep
         return kind(
             iteration,
-            plan.program,
+            self.front_end.local(iteration, plan.program),
             plan.schedule,
             terms,
             undo=self.options.rollback_on_error and iteration.trains,

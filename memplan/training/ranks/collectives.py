@@ -7,7 +7,7 @@ local at its edge (devices/sharded/local_tensors.py): parameters and states stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,10 +18,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ...devices.calls.collectives import collectives_in, groups_of, overlapping
+from ...devices.measuring.measure import Measurement
 from ...devices.sharded.meshes import RankGroups, default_group
 from ...devices.sharded.ranks import Ranks
 from ...graphs.errors import InputError, MismatchError
-from ...graphs.machine import Machine
 from ...model.iteration import Iteration, tensors_in
 from ...model.processes import Processes
 from ...profiling.profile.collectives import measure_around, measure_collectives
@@ -33,13 +33,13 @@ from ...tracing.output_layouts import residents, trace_real_layouts
 from ...tracing.trace import trace
 from ..options import Options
 from ..plans.buckets import Buckets
-from ..plans.plan import CollectivesFoundError
+from ..plans.front_end import CollectivesFoundError, Measured
+from ..plans.plan import Planner
 from ..plans.report import TrainingLog
 from ..step.executor import Executor
 from .rank_checks import check_options
 from .together import (
-    FirstPlan,
-    TogetherPlanner,
+    JointFrontEnd,
     made_ranks,
     part_of_this_node,
     ranks_of,
@@ -50,15 +50,12 @@ from .together import (
 WORD = "a module that communicates"
 
 
-class CollectivePlanner(TogetherPlanner):
-    """Factory of the plans of a module that communicates. All ranks call it together.
+class CollectiveFrontEnd(JointFrontEnd):
+    """Trace and measurements of a module that communicates: of collectives on all ranks."""
 
-    machine: this rank's part of its node; None if nothing is offloaded.
-    """
+    _collectives: Mapping[int, Measurement]
 
-    machine: Machine | None = None
-
-    def _traced(self, iteration: Iteration) -> Program:
+    def traced(self, iteration: Iteration) -> Program:
         ranks = ranks_of(iteration)
         program = self._trace_one_path(iteration, _program)
         self._check_form(iteration, program)
@@ -91,25 +88,24 @@ class CollectivePlanner(TogetherPlanner):
                             f"{found[other].get(key)}: they must run the same plan"
                         )
 
-    def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
-        ranks, tensors = ranks_of(iteration), residents(program, iteration)
-        with self.book.phase("measure"), ranks.in_order():
-            collectives = measure_collectives(program, tensors, ranks)
-        sizes = self._sizes(ranks, program)
+    def meet(self, iteration: Iteration, program: Program, book: TrainingLog) -> None:
+        ranks = ranks_of(iteration)
+        with book.phase("measure"), ranks.in_order():
+            self._collectives = measure_collectives(program, residents(program, iteration), ranks)
+        super().meet(iteration, program, book)
 
-        def plan() -> FirstPlan | None:
-            if ranks.rank:
-                return None
-            with self.book.phase("measure"):
-                measured = measure_around(program, tensors, collectives, self.book.measured)
-            true = with_true_sizes(program, measured)
-            largest = with_sizes(true, sizes)
-            graph = graph_of(largest, costs_of(true, measured), machine=self.machine)
-            operations = replace(graph.operations, comm=overlapping(program))
-            graph = replace(graph, operations=operations).share_structure(graph)
-            return self._solved_by_first(iteration, largest, graph, size)
-
-        return ranks.together(plan)
+    def measured(
+        self, iteration: Iteration, program: Program, book: TrainingLog, limit_seconds: float | None
+    ) -> Measured:
+        with book.phase("measure"):
+            tensors = residents(program, iteration)
+            measured = measure_around(program, tensors, self._collectives, book.measured)
+        true = with_true_sizes(program, measured)
+        largest = with_sizes(true, self._sizes)
+        graph = graph_of(largest, costs_of(true, measured), machine=self._machine)
+        operations = replace(graph.operations, comm=overlapping(program))
+        graph = replace(graph, operations=operations).share_structure(graph)
+        return Measured(largest, measured, graph)
 
 
 def joint_ranks(module: nn.Module, groups: Sequence[list[int]] = ()) -> RankGroups | None:
@@ -159,8 +155,8 @@ def collective_executor(
     with ranks.beating():
         check_options(ranks, options, iteration.module)
         ranks.together(partial(_validate, options, processes, buckets, planned=planned))
-        planner = CollectivePlanner(options, TrainingLog(options.progress))
-        planner.machine = part_of_this_node(ranks, options.machine)
+        front_end = CollectiveFrontEnd(part_of_this_node(ranks, options.machine))
+        planner = Planner(options, TrainingLog(options.progress), front_end)
         iteration = iteration._replace(peers=ranks)
         try:
             return Executor(iteration, planner, buckets)

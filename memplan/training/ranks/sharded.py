@@ -11,12 +11,13 @@ of a module that fully_shard has wrapped, from the first plan on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from ...devices.sharded.direct_calls import refuse_direct_calls
 from ...devices.sharded.fully_sharded import Wrapped, find_wrapped, precision_of, taken_out
@@ -34,7 +35,6 @@ from ...profiling.profile.profile import costs_of, measure_program, with_true_si
 from ...program.graph import graph_of
 from ...program.program import Program
 from ...solvers.problem import InfeasibleError
-from ...steps.execute import PlannedStep
 from ...tracing.output_layouts import residents, trace_real_layouts
 from ...updates.clipping import clip
 from ...updates.masters import MASTER
@@ -42,85 +42,98 @@ from ..checkpoints.sharded_weights import spread_from_files
 from ..checkpoints.weights import check_weights
 from ..options import Options
 from ..plans.buckets import Buckets, check_ignored
+from ..plans.front_end import Measured
+from ..plans.plan import Planner
 from ..plans.plan_cache import Plan
 from ..plans.report import TrainingLog
 from ..step.executor import Executor
 from .rank_checks import check_options
 from .sharded_gathers import gathering_executor
 from .together import (
-    FirstPlan,
-    TogetherPlanner,
+    JointFrontEnd,
     made_ranks,
     part_of_this_node,
+    ranks_of,
     validate_together,
     with_sizes,
 )
 
 
-class ShardedPlanner(TogetherPlanner):
-    """Factory of the plans of a sharded step. All ranks call it together.
+class ShardedFrontEnd(JointFrontEnd):
+    """Trace and measurements of a sharded step.
 
-    machine: this rank's part of its node; None if nothing is offloaded.
     gathers: if the first plan does not fit, one with gathers as operations may (sharded_gathers.py).
     """
 
-    machine: Machine | None = None
-    gathers: bool = False
-    _too_small: int | None = None
+    gathers = False
     _network: Peers | None = None
 
-    def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:
-        return shards_of(iteration).whole(iteration.module, self.options.optimizer)
+    def __init__(self, machine: Machine | None, optimizer: Optimizer) -> None:
+        super().__init__(machine)
+        self._optimizer = optimizer
 
-    def _traced(self, iteration: Iteration) -> Program:
+    @property
+    def explains(self) -> bool:
+        return not self.gathers
+
+    def planning(self, iteration: Iteration) -> AbstractContextManager[None]:
+        return shards_of(iteration).whole(iteration.module, self._optimizer)
+
+    def traced(self, iteration: Iteration) -> Program:
         shards = shards_of(iteration)
         program = self._trace_one_path(iteration, partial(_program, shards=shards))
         _check_values(shards, iteration.module)
         self._check_form(iteration, program)
         return program
 
-    def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
-        ranks = shards_of(iteration).ranks
-        with self.book.phase("measure"):
-            network = self._network = self._network or measure_network(ranks)
-        sizes = self._sizes(ranks, program)
-        plan = ranks.together(partial(self._plan_of_first, iteration, program, network, sizes, size))
-        if (budget := ranks.from_first(self._too_small)) is not None:
-            raise _TooSmallError(budget)
-        return plan
+    def meet(self, iteration: Iteration, program: Program, book: TrainingLog) -> None:
+        with book.phase("measure"):
+            self._network = self._network or measure_network(ranks_of(iteration))
+        super().meet(iteration, program, book)
 
-    def _plan_of_first(
-        self, iteration: Iteration, program: Program, network: Peers, sizes: Sequence[int], size: int | None
-    ) -> FirstPlan | None:
-        """Plan on rank 0. sizes: bytes per storage, the most of all ranks. size: the budget, if known."""
-        shards = shards_of(iteration)
-        if shards.ranks.rank:
-            return None
-        with self.book.phase("measure"):
-            measured = measure_program(program, residents(program, iteration), self.book.measured, ran=True)
-        true = with_sizes(with_true_sizes(program, measured), sizes)
+    def measured(
+        self, iteration: Iteration, program: Program, book: TrainingLog, limit_seconds: float | None
+    ) -> Measured:
+        shards, network = shards_of(iteration), self._network
+        assert network is not None
+        with book.phase("measure"):
+            measured = measure_program(program, residents(program, iteration), book.measured, ran=True)
+        true = with_sizes(with_true_sizes(program, measured), self._sizes)
         costs = [
             cost._replace(seconds=cost.seconds + network.latency) if one.call.target is clip else cost
             for one, cost in zip(true.operations, costs_of(true, measured), strict=True)
         ]
-        unspread = graph_of(with_padding(true, shards), costs, machine=self.machine)
+        unspread = graph_of(with_padding(true, shards), costs, machine=self._machine)
         graph = sharded(unspread, network, share_sizes(true, shards, MASTER))
-        try:
-            return self._solved_by_first(iteration, program, graph, size)
-        except InfeasibleError as error:
-            if not self.gathers:
-                raise
-            self._too_small = error.budget
-            return None
+        return Measured(program, measured, graph)
 
-    def _planned(self, iteration: Iteration, plan: Plan, left: int = 0) -> PlannedStep:
-        local = with_local_states(plan.program, shards_of(iteration), MASTER)
-        return super()._planned(iteration, plan._replace(program=local), left)
+    def by_first(self, iteration: Iteration, program: Program, make: Callable[[], Plan]) -> Plan:
+        """Return rank 0's plan. Raises _TooSmallError if none fits that has its shares on the device."""
+        if not self.gathers:
+            return super().by_first(iteration, program, make)
+        ranks, too_small = ranks_of(iteration), None
 
-    def _planned_first(self, iteration: Iteration) -> None:
-        shards, optimizer = shards_of(iteration), self.options.optimizer
-        if not shards.are_spread and optimizer is not None:
-            shards.spread(iteration.module, optimizer)
+        def fitting() -> Plan | None:
+            nonlocal too_small
+            try:
+                return None if ranks.rank else make()
+            except InfeasibleError as error:
+                too_small = error.budget
+                return None
+
+        made = ranks.together(fitting)
+        if (budget := ranks.from_first(too_small)) is not None:
+            raise _TooSmallError(budget)
+        return self._sent(ranks, program, made)
+
+    def place(self, iteration: Iteration, plan: Plan, machine: Machine | None) -> None:
+        shards = shards_of(iteration)
+        if not shards.are_spread:
+            shards.spread(iteration.module, self._optimizer)
+        super().place(iteration, plan, machine)
+
+    def local(self, iteration: Iteration, program: Program) -> Program:
+        return with_local_states(program, shards_of(iteration), MASTER)
 
 
 class _TooSmallError(OnAllRanksError):
@@ -146,8 +159,10 @@ def sharded_executor(
     with ranks.beating():
         check_options(ranks, options, module)
         ranks.together(partial(_validate, module, options, processes, word, planned=planned))
-        planner = ShardedPlanner(options, TrainingLog(options.progress))
-        planner.machine = part_of_this_node(ranks, options.machine)
+        machine = part_of_this_node(ranks, options.machine)
+        assert options.optimizer is not None
+        front_end = ShardedFrontEnd(machine, options.optimizer)
+        planner = Planner(options, TrainingLog(options.progress), front_end)
         precision = dict[str, Precision]()
         if wrapped is None:
             ranks.together(partial(check_module, module, ranks.shards))
@@ -156,7 +171,7 @@ def sharded_executor(
         if buckets is not None and options.verify is not False and not reads:
             ranks.together(partial(check_ignored, iteration, buckets))
         iteration = iteration._replace(shards=(shards := Shards(ranks)))
-        planner.gathers = planner.machine is not None
+        front_end.gathers = machine is not None
         around: AbstractContextManager[None] = nullcontext()
         if wrapped is not None:
             around = taken_out(wrapped)
@@ -169,9 +184,9 @@ def sharded_executor(
             try:
                 executor = Executor(iteration, planner, buckets)
             except _TooSmallError as error:
-                assert planner.machine is not None
-                executor = gathering_executor(iteration, options, buckets, planner.machine, error.budget)
-            planner.gathers = False  # plans of one step have one kind
+                assert machine is not None
+                executor = gathering_executor(iteration, options, buckets, machine, error.budget)
+            front_end.gathers = False  # plans of one step have one kind
         refuse_direct_calls(module)
         return executor
 

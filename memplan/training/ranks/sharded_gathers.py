@@ -11,9 +11,10 @@ from ...graphs.machine import Machine
 from ...model.iteration import Iteration
 from ..options import Options
 from ..plans.buckets import Buckets
+from ..plans.plan import Planner
 from ..plans.report import TrainingLog
 from ..step.executor import Executor
-from .collectives import CollectivePlanner
+from .collectives import CollectiveFrontEnd
 
 
 def gathering_executor(
@@ -30,8 +31,8 @@ def gathering_executor(
     assert optimizer is not None
     undo = None if shards.are_spread else shards.spread(iteration.module, optimizer)
     shards.let_go()
-    planner = CollectivePlanner(options, TrainingLog(options.progress))
-    planner.machine, planner.bytes = machine, budget
+    front_end = CollectiveFrontEnd(machine)
+    planner = Planner(options, TrainingLog(options.progress), front_end, bytes=budget)
     iteration = iteration._replace(peers=shards.ranks)
     try:
         return Executor(iteration, planner, buckets)

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -33,19 +31,17 @@ from ...graphs.machine import Machine
 from ...graphs.machines.nodes import part_of_node
 from ...model.iteration import Iteration
 from ...model.processes import end_processes
-from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
 from ...program.program import Program
 from ...program.structure import graph_form
 from ...runtime.run.queues import end_all
-from ...steps.execute import PlannedStep
-from ...torch_support.collector import collector_off
 from ...torch_support.unsupported import warn_user
 from ...tracing.align import aligned
 from ...updates.catalogue import titles
 from ..options import Options
-from ..plans.plan import Planner
+from ..plans.front_end import FrontEnd
 from ..plans.plan_cache import Plan
+from ..plans.report import TrainingLog
 from .rank_checks import check_operations
 
 _made: list[Ranks] = []
@@ -100,43 +96,19 @@ def first_words(error: Exception) -> str:
     return " ".join(str(error).split(". ")[0].split())[:200]
 
 
-FirstPlan = tuple[Graph, Schedule, int, str]
-"""Graph, schedule, budget and policy of a plan, as rank 0 sends them."""
+class JointFrontEnd(FrontEnd):
+    """Trace and measurements of ranks that run the same plan. All ranks make the same calls together.
 
-
-class TogetherPlanner(Planner):
-    """Factory of the plans of ranks that run the same plan. All ranks call it together.
-
+    machine: this rank's part of its node; None if nothing is offloaded.
     _reordered: whether a rank has traced independent operations in another order than others.
+    _sizes: bytes of each of rank 0's storages, the most that they take on any rank.
     """
 
     _reordered = False
+    _sizes: Sequence[int] = ()
 
-    def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
-        with ranks_of(iteration).beating():
-            return self._made_together(ranks_of(iteration), iteration, less)
-
-    def _made_together(self, ranks: Ranks, iteration: Iteration, less: int) -> PlannedStep:
-        with self._around_planning(iteration):
-            with self.book.phase("trace"), collector_off():
-                program = self._traced(iteration)
-            self._count_libraries(iteration, program)
-            size = self.bytes and max(0, self.bytes - less)
-            plan = self._first_plan(iteration, program, size)
-        graph, schedule, budget, policy = ranks.from_first(plan)
-        made = Plan(self._in_order_of(program, graph), graph, schedule, budget, policy=policy)
-        self.bytes = self.bytes or budget
-        self._planned_first(iteration)
-        ranks.together(partial(self._check_host, ranks, made))
-        step = ranks.together(partial(self._step, iteration, made))
-        self._settled[step] = ""
-        self._asked[step] = (budget,)
-        self.book.opened(step, made, self.machine_of(made), self)
-        return step
-
-    def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:
-        """Return a context for trace and measurements."""
-        return nullcontext()
+    def __init__(self, machine: Machine | None) -> None:
+        self._machine = machine
 
     def _trace_one_path(self, iteration: Iteration, trace: Callable[[Iteration], Program]) -> Program:
         """Trace on all ranks; once more, on a path that no values decide, if those of their batches decide
@@ -158,16 +130,30 @@ class TogetherPlanner(Planner):
         )
         return program
 
-    @abstractmethod
-    def _traced(self, iteration: Iteration) -> Program:
-        """Trace the iteration on all ranks. Raises MemplanError, on all of them, if programs differ."""
+    def meet(self, iteration: Iteration, program: Program, book: TrainingLog) -> None:
+        ranks = ranks_of(iteration)
+        names = ranks.from_first([storage.name for storage in program.storages])
+        sizes = [storage.bytes for storage in program.storages]
+        if self._reordered:  # else they may have other names here, in the same order
+            own = {storage.name: storage.bytes for storage in program.storages}
+            sizes = [own[name] for name in names]
+        self._sizes = [*map(max, zip(*ranks.gathered(sizes), strict=True))]
 
-    @abstractmethod
-    def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
-        """Measure on all ranks, and return the plan on rank 0, None on others.
+    def by_first(self, iteration: Iteration, program: Program, make: Callable[[], Plan]) -> Plan:
+        """Return the plan that rank 0 makes, with this rank's program."""
+        ranks = ranks_of(iteration)
+        made = ranks.together(lambda: None if ranks.rank else make())
+        return self._sent(ranks, program, made)
 
-        size: the budget in bytes, None to ask the options.
-        """
+    def _sent(self, ranks: Ranks, program: Program, made: Plan | None) -> Plan:
+        """Return rank 0's plan on all. made: on rank 0 alone."""
+        row = ranks.from_first(made and (made.graph, made.schedule, made.budget, made.policy))
+        graph, schedule, budget, policy = row
+        return Plan(self._in_order_of(program, graph), graph, schedule, budget, policy=policy)
+
+    def place(self, iteration: Iteration, plan: Plan, machine: Machine | None) -> None:
+        ranks = ranks_of(iteration)
+        ranks.together(partial(_check_host, ranks, plan, machine))
 
     def _in_order_of(self, program: Program, graph: Graph) -> Program:
         """Return this rank's program in the order of rank 0's, of which the graph is."""
@@ -187,48 +173,17 @@ class TogetherPlanner(Planner):
             order = [program.operations[place].name for place in collectives_in(program)]
             check_operations(ranks, f"{program.fingerprint} {order}", iteration.inputs, program)
 
-    def _sizes(self, ranks: Ranks, program: Program) -> list[int]:
-        """Return the bytes of each of rank 0's storages, the most that they take on any rank."""
-        names = ranks.from_first([storage.name for storage in program.storages])
-        own = [storage.bytes for storage in program.storages]
-        if self._reordered:
-            by_name = {storage.name: storage.bytes for storage in program.storages}
-            own = [by_name[name] for name in names]
-        return [*map(max, zip(*ranks.gathered(own), strict=True))]
 
-    def _planned_first(self, iteration: Iteration) -> None:
-        """Do what follows the first plan, before its step is made."""
-
-    def _check_host(self, ranks: Ranks, plan: Plan) -> None:
-        """Raise InputError if the ranks of this node together need more host memory than it has now."""
-        machine = self.machine_of(plan)
-        figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
-        free = available_bytes()
-        if free is not None and ranks.on_node * figures.host_peak > free:
-            raise InputError(
-                f"the plan needs {figures.host_peak:,} bytes of host memory for each of the {ranks.on_node} "
-                f"ranks of this node, {free:,} are available to them here: give a higher budget=, or a "
-                f"machine= whose host has a capacity of {free:,} bytes or less"
-            )
-
-    def _solved_by_first(
-        self, iteration: Iteration, program: Program, graph: Graph, size: int | None
-    ) -> FirstPlan:
-        """Solve the graph on rank 0. Raises InfeasibleError."""
-        budget = self._first_budget(graph, program, iteration) if size is None else size
-        plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
-        return plan.graph, plan.schedule, plan.budget, plan.policy
-
-    def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:
-        """Solve the iteration's graph on rank 0, and return the plan on all."""
-        ranks = ranks_of(iteration)
-
-        def solved() -> Plan | None:
-            return None if ranks.rank else super(TogetherPlanner, self)._solved(plan, iteration, budget)
-
-        made = ranks.together(solved)
-        schedule, budget, policy = ranks.from_first(made and (made.schedule, made.budget, made.policy))
-        return plan._replace(schedule=schedule, budget=budget, policy=policy)
+def _check_host(ranks: Ranks, plan: Plan, machine: Machine | None) -> None:
+    """Raise InputError if the ranks of this node together need more host memory than it has now."""
+    figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+    free = available_bytes()
+    if free is not None and ranks.on_node * figures.host_peak > free:
+        raise InputError(
+            f"the plan needs {figures.host_peak:,} bytes of host memory for each of the {ranks.on_node} "
+            f"ranks of this node, {free:,} are available to them here: give a higher budget=, or a "
+            f"machine= whose host has a capacity of {free:,} bytes or less"
+        )
 
 
 def ranks_of(iteration: Iteration) -> Ranks:

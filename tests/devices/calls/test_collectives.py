@@ -14,7 +14,7 @@ from memplan.devices.calls.collectives import collectives_in, groups_of, is_coll
 from memplan.model.iteration import Iteration
 from memplan.tracing.output_layouts import trace_real_layouts
 from memplan.tracing.trace import trace
-from memplan.training.plans.plan import CollectivesFoundError
+from memplan.training.plans.front_end import CollectivesFoundError
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch._C._distributed_c10d import HashStore

@@ -35,7 +35,7 @@ def run(*, updates: bool) -> None:
     import memplan
     import torch
     from gpt2 import build
-    from memplan.training.plans import plan
+    from memplan.training.plans import front_end, plan
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -56,7 +56,7 @@ def run(*, updates: bool) -> None:
 
     timed(plan, "trace_real_layouts", "layouts")
     timed(plan.Planner, "_derived", "derive")
-    timed(plan, "trace", "trace")
+    timed(front_end, "trace", "trace")
     timed(plan.Planner, "__call__", "plan")
     optimizer = torch.optim.AdamW(module.parameters()) if updates else None
     step = memplan.optimize(

@@ -399,7 +399,7 @@ def test_a_timeout_while_a_new_shape_is_planned_leaves_all_as_it_was(times_out, 
     step = memplan.optimize(module, X[0], budget="100%", optimizer=optimizer, cache=False, time_limit=1)
     step(X[0])
     before = state_of(module, optimizer)
-    monkeypatch.setattr("memplan.training.plans.plan.trace", late)
+    monkeypatch.setattr("memplan.training.plans.front_end.trace", late)
     with pytest.raises(TimedOutError):
         step(X[0][:8])
     monkeypatch.undo()

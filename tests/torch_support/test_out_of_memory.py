@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from memplan.cli.main import main
 from memplan.devices.measuring.synthetic_inputs import SyntheticInputs
 from memplan.tracing import output_layouts
-from memplan.training.plans import plan as planning
+from memplan.training.plans import front_end
 from torch import Tensor, nn
 
 OPTIONS: dict[str, Any] = {"budget": "100%", "cache": False, "states": 0}
@@ -69,7 +69,7 @@ def test_memory_that_ends_wherever_planning_is(error: Exception, monkeypatch: py
     for owner, name in (
         (output_layouts, "results_of"),
         (SyntheticInputs, "calls"),
-        (planning, "trace"),
+        (front_end, "trace"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, full)

@@ -118,25 +118,20 @@ class BudgetedPlanner:
         return plan.graph.machine or self.options.machine
 
     def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
-        """Measure the program and solve its graph, on the rank that plans. Raises MemplanError.
+        """Measure the program and solve its graph. Raises MemplanError.
 
         size: the budget in bytes; None for the first plan's, of which the options say it.
         """
-        self.front_end.meet(iteration, program, self.book)
-
-        def make() -> Plan:
-            limit = IMPROVED_MEASURING if self.improves else None
-            measured = self.front_end.measured(iteration, program, self.book, limit)
-            graph = measured.graph
-            budget = self._first_budget(graph, measured.program, iteration) if size is None else size
-            try:
-                return self._roomier(iteration, partial(self._chosen, iteration, measured), budget)
-            except InfeasibleError as error:
-                if not self.front_end.explains:
-                    raise
-                raise self._explained(error, iteration, measured.program, graph) from None
-
-        return self.front_end.by_first(iteration, program, make)
+        limit = IMPROVED_MEASURING if self.improves else None
+        measured = self.front_end.measured(iteration, program, self.book, limit)
+        program, graph = measured.program, measured.graph
+        budget = self._first_budget(graph, program, iteration) if size is None else size
+        try:
+            return self._roomier(iteration, partial(self._chosen, iteration, measured), budget)
+        except InfeasibleError as error:
+            if not self.front_end.explains:
+                raise
+            raise self._explained(error, iteration, program, graph) from None
 
     def _explained(
         self, error: InfeasibleError, iteration: Iteration, program: Program, graph: Graph

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...devices.calls.collectives import groups_of
 from ...devices.measuring.measure import Measurement
@@ -82,6 +82,10 @@ class FrontEnd:
         if in_ddp and (groups := groups_of(program)):
             raise InputError(f"the module calls {next(iter(groups.values()))}, and {IN_DDP}")
         return program
+
+    def asked(self, _iteration: Iteration) -> tuple[Any, ...]:
+        """Return what plans depend on besides options and this process's program, once it is traced."""
+        return ()
 
     def meet(self, iteration: Iteration, program: Program, book: TrainingLog) -> None:
         """Measure what takes all ranks, before one of them measures the rest."""

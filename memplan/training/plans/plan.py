@@ -122,13 +122,14 @@ class Planner(BudgetedPlanner):
         with ranks.beating():
             with self.front_end.planning(iteration):
                 traced = self._traced(iteration, size)
-                kept, like = traced.kept, traced.like
-                plan = kept.plan or self._derived(iteration, traced, size)
-                if plan is None:
-                    counted = self.outside
-                    plan = self._made(iteration, traced.program, size)
-                    if self.outside is not counted:
-                        kept = kept._replace(asked=(*kept.asked, ON_HOST))
+                kept, like, counted = traced.kept, traced.like, self.outside
+                known = kept.plan or self._derived(iteration, traced, size)
+                if not ranks.from_first(known is not None):  # the first rank's plan is that of all
+                    self.front_end.meet(iteration, traced.program, self.book)
+                make = partial(self._made, iteration, traced.program, size)
+                plan = self.front_end.by_first(iteration, traced.program, lambda: known or make())
+                if self.outside is not counted:
+                    kept = kept._replace(asked=(*kept.asked, ON_HOST))
             self.bytes = self.bytes or plan.budget
             self.front_end.place(iteration, plan, self.machine_of(plan))
             step = ranks.together(partial(self._step, iteration, plan))
@@ -212,7 +213,7 @@ class Planner(BudgetedPlanner):
             return None
 
     def _kept(self, iteration: Iteration, program: Program, size: int | None) -> _Kept:
-        if iteration.ranks is not None:  # a rank's program alone does not say what the others measure
+        if iteration.group.rank:  # rank 0 plans
             return _Kept(())
         when = iteration.updates and iteration.updates.when  # the fingerprint does not cover the order
         solver = self._solver(iteration)
@@ -234,8 +235,13 @@ class Planner(BudgetedPlanner):
             asked = (*asked, self.calls)
         if iteration.processes is not None:
             asked = (*asked, iteration.processes.rank, iteration.processes.size)
+        asked = (*asked, *self.front_end.asked(iteration))
         if self.options.cache is None:
             return _Kept(asked)
+        if iteration.ranks is not None:
+            plan = find(self.options.cache, program, self.options.machine, asked, same_bytes=False)
+            # Other ranks have their operations in the order of this one's program.
+            return _Kept(asked, plan if plan is not None and _in_order(plan.program, program) else None)
         plan = find(self.options.cache, program, self.options.machine, asked)
         if plan is None and machine_for(iteration, self.outside, self.options) is not None:
             plan = find(self.options.cache, program, self.options.machine, (*asked, ON_HOST))
@@ -403,3 +409,11 @@ class Planner(BudgetedPlanner):
             return None
         add = self.parts[step].adding
         return (*(add,) * min(2, iteration.accumulate - 1), step, add)
+
+
+def _in_order(program: Program, traced: Program) -> bool:
+    """Tell whether a program has its operations and storages in the order in which they were traced."""
+    first, second = (
+        [*(x.name for x in one.operations), *(x.name for x in one.storages)] for one in (program, traced)
+    )
+    return first == second

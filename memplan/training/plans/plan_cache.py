@@ -23,6 +23,7 @@ import os
 import platform
 import re
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from time import time
@@ -89,24 +90,33 @@ class Plan(NamedTuple):
 
 
 def find(
-    folder: PrivateFolder, program: Program, machine: Machine | None, asked: tuple[Any, ...]
+    folder: PrivateFolder,
+    program: Program,
+    machine: Machine | None,
+    asked: tuple[Any, ...],
+    *,
+    same_bytes: bool = True,
 ) -> Plan | None:
     """Return the plan on disk for this program, None if there is no valid one.
 
     machine: the machine, if the plan's graph names none.
     asked: all that the plan depends on apart from program and environment.
+    same_bytes: whether its graph must have the program's bytes, see `aligned`.
     """
-    final = _found(_place(folder, program, asked), program, machine)
+    found = partial(_found, program=program, machine=machine, same_bytes=same_bytes)
+    final = found(_place(folder, program, asked))
     if final is not None:
         _log.info("plan cache %s: a plan of this program, options and machine is there", folder.path)
         return final
-    improvable = _found(_place(folder, program, asked, improvable=True), program, machine)
+    improvable = found(_place(folder, program, asked, improvable=True))
     what = "no plan" if improvable is None else "a plan whose search was not ended"
     _log.info("plan cache %s: %s of this program, options and machine is there", folder.path, what)
     return improvable and improvable._replace(improvable=True)
 
 
-def _found(place: PrivateFolder, program: Program, machine: Machine | None) -> Plan | None:
+def _found(
+    place: PrivateFolder, program: Program, machine: Machine | None, *, same_bytes: bool
+) -> Plan | None:
     with suppress(MemplanError, OSError):
         graph_row, schedule_row = _read(place, _GRAPH), _read(place, _SCHEDULE)
         if graph_row is None or schedule_row is None:
@@ -121,7 +131,7 @@ def _found(place: PrivateFolder, program: Program, machine: Machine | None) -> P
                     os.utime(used)
             made = as_in(graph, program)
             compiled = Compiled(program, made.kernels) if made.kernels else None
-            ordered = aligned(made.program, graph)
+            ordered = aligned(made.program, graph, same_bytes=same_bytes)
             check_order(ordered)
             policy = str(held.solver.get("policy", ""))
             return Plan(ordered, graph, held.schedule, held.budget, compiled, policy=policy)

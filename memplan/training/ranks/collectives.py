@@ -55,7 +55,7 @@ class CollectiveFrontEnd(JointFrontEnd):
 
     _collectives: Mapping[int, Measurement]
 
-    def traced(self, iteration: Iteration) -> Program:
+    def _traced(self, iteration: Iteration) -> Program:
         ranks = ranks_of(iteration)
         program = self._trace_one_path(iteration, _program)
         self._check_form(iteration, program)
@@ -92,7 +92,6 @@ class CollectiveFrontEnd(JointFrontEnd):
         ranks = ranks_of(iteration)
         with book.phase("measure"), ranks.in_order():
             self._collectives = measure_collectives(program, residents(program, iteration), ranks)
-        super().meet(iteration, program, book)
 
     def measured(
         self, iteration: Iteration, program: Program, book: TrainingLog, limit_seconds: float | None

@@ -79,7 +79,7 @@ class ShardedFrontEnd(JointFrontEnd):
     def planning(self, iteration: Iteration) -> AbstractContextManager[None]:
         return shards_of(iteration).whole(iteration.module, self._optimizer)
 
-    def traced(self, iteration: Iteration) -> Program:
+    def _traced(self, iteration: Iteration) -> Program:
         shards = shards_of(iteration)
         program = self._trace_one_path(iteration, partial(_program, shards=shards))
         _check_values(shards, iteration.module)
@@ -89,7 +89,6 @@ class ShardedFrontEnd(JointFrontEnd):
     def meet(self, iteration: Iteration, program: Program, book: TrainingLog) -> None:
         with book.phase("measure"):
             self._network = self._network or measure_network(ranks_of(iteration))
-        super().meet(iteration, program, book)
 
     def measured(
         self, iteration: Iteration, program: Program, book: TrainingLog, limit_seconds: float | None

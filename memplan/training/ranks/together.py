@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import atexit
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -41,7 +43,6 @@ from ...updates.catalogue import titles
 from ..options import Options
 from ..plans.front_end import FrontEnd
 from ..plans.plan_cache import Plan
-from ..plans.report import TrainingLog
 from .rank_checks import check_operations
 
 _made: list[Ranks] = []
@@ -130,14 +131,26 @@ class JointFrontEnd(FrontEnd):
         )
         return program
 
-    def meet(self, iteration: Iteration, program: Program, book: TrainingLog) -> None:
-        ranks = ranks_of(iteration)
+    def traced(self, iteration: Iteration) -> Program:
+        program, ranks = self._traced(iteration), ranks_of(iteration)
         names = ranks.from_first([storage.name for storage in program.storages])
         sizes = [storage.bytes for storage in program.storages]
         if self._reordered:  # else they may have other names here, in the same order
             own = {storage.name: storage.bytes for storage in program.storages}
             sizes = [own[name] for name in names]
         self._sizes = [*map(max, zip(*ranks.gathered(sizes), strict=True))]
+        return program
+
+    @abstractmethod
+    def _traced(self, iteration: Iteration) -> Program:
+        """Trace the iteration on all ranks. Raises MemplanError, on all of them, if programs differ."""
+
+    def asked(self, iteration: Iteration) -> tuple[Any, ...]:
+        """Return what rank 0's plan depends on besides its program: other ranks' programs differ in bytes."""
+        ranks, shards = ranks_of(iteration), iteration.shards
+        sizes = (ranks.size, ranks.shards, ranks.replicas, ranks.on_node, *self._sizes)
+        precision = () if shards is None else sorted(shards.precision.items())
+        return (type(self).__name__, self._machine, *sizes, *precision)
 
     def by_first(self, iteration: Iteration, program: Program, make: Callable[[], Plan]) -> Plan:
         """Return the plan that rank 0 makes, with this rank's program."""

@@ -22,7 +22,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import format_bytes
 from memplan.profiling.profile.profile import measure_program
 from memplan.training import progress
-from memplan.training.plans import budgeted
+from memplan.training.plans import front_end
 from memplan.training.plans.report import ENOUGH
 from memplan.training.progress import Line, ProgressEvent
 
@@ -62,7 +62,7 @@ def test_a_busy_machine_is_noted(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def uncertain(*given: Any, **more: Any) -> list[Measurement]:
         return [one._replace(doubt=0.4) for one in measure_program(*given, **more)]
 
-    monkeypatch.setattr(budgeted, "measure_program", uncertain)
+    monkeypatch.setattr(front_end, "measure_program", uncertain)
     line = "this machine is busy: times may be 40% off"
     step = optimized(model(), None, progress=Line())
     assert f"memplan: measure, {line}\n" in capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_planning_that_takes_long_is_reported_by_default(
 
     module, stream = model(), Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(budgeted, "measure_program", slowly)
+    monkeypatch.setattr(front_end, "measure_program", slowly)
     for name in ("PATIENCE", "SECONDS_BETWEEN", "SECONDS_BETWEEN_LINES"):
         monkeypatch.setattr(progress, name, 0.1 if slow else 60.0)
     step = optimized(module, adamw(module), progress=None)

@@ -14,7 +14,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.profiling.compare.peaks import resident_bytes
 from memplan.profiling.profile.profile import measure_program
 from memplan.program.structure import structure
-from memplan.training.plans import budgeted
+from memplan.training.plans import front_end
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -50,7 +50,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows when a program is measured."""
     done: list[str] = []
     monkeypatch.setattr(
-        budgeted,
+        front_end,
         "measure_program",
         lambda *given, **how: done.append("measured") or measure_program(*given, **how),
     )

@@ -25,7 +25,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.profile.profile import measure_program
 from memplan.runtime.run.stopwatch import Copied, Times
 from memplan.solvers import background
-from memplan.training.plans import adapt, budgeted, report
+from memplan.training.plans import adapt, front_end, report
 from memplan.training.plans import plan as planning
 from memplan.training.plans.adapt import COUNTED_ITERATIONS
 from memplan.training.plans.drift import remeasured, unevenness
@@ -59,7 +59,7 @@ class Emulated:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rate, self.slower = RATE, dict[str, float]()
         monkeypatch.setattr(
-            budgeted,
+            front_end,
             "measure_program",
             lambda *given, **more: [one._replace(seconds=SECONDS) for one in measure_program(*given, **more)],
         )

@@ -14,7 +14,7 @@ import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.solvers.registry.run import solve_or_unpin
-from memplan.training.plans import budgeted, plan_cache
+from memplan.training.plans import budgeted, front_end, plan_cache
 from torch import nn
 from torch.nn import functional
 
@@ -34,10 +34,10 @@ def step(keep: bool | str | Path, budget: str = "100%", width: int = 16):
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was measured and solved."""
     done: list[str] = []
-    for name in ("measure_program", "solve"):
-        before = getattr(budgeted, name)
+    for owner, name in ((front_end, "measure_program"), (budgeted, "solve")):
+        before = getattr(owner, name)
         monkeypatch.setattr(
-            budgeted,
+            owner,
             name,
             lambda *given, name=name, before=before, **more: done.append(name) or before(*given, **more),
         )

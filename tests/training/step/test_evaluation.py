@@ -14,7 +14,7 @@ from memplan.devices.storage.offloaded import Offloaded
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.profile.profile import measure_program
-from memplan.training.plans import budgeted
+from memplan.training.plans import front_end
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -168,7 +168,7 @@ def test_batches_of_any_shape_are_planned_once_and_kept_on_disk(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(
-        budgeted,
+        front_end,
         "measure_program",
         lambda *given, **more: done.append("measured") or measure_program(*given, **more),
     )

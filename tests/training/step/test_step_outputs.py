@@ -13,7 +13,7 @@ import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
 from memplan.profiling.profile.profile import measure_program
-from memplan.training.plans import budgeted
+from memplan.training.plans import front_end
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -163,7 +163,7 @@ def test_kept_plans_are_for_the_outputs_that_they_have(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(
-        budgeted,
+        front_end,
         "measure_program",
         lambda *given, **more: done.append("measured") or measure_program(*given, **more),
     )

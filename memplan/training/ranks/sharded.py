@@ -175,7 +175,6 @@ def sharded_executor(
         if wrapped is not None:
             around = taken_out(wrapped)
         elif options.weights is not None:
-            assert options.optimizer is not None
             around = spread_from_files(module, options.optimizer, shards, options.weights)
         with around:
             if wrapped is not None:

@@ -19,7 +19,7 @@ from ...profiling.profile.fused_updates import fused_hint
 from ...profiling.profile.part import graph_of_part
 from ...profiling.profile.sampled import Samples
 from ...program.program import Program
-from ...program.structure import structure
+from ...program.structure import graph_form, structure
 from ...runtime.run.cycle import Terms
 from ...solvers.problem import InfeasibleError
 from ...steps.execute import PlannedStep
@@ -240,8 +240,9 @@ class Planner(BudgetedPlanner):
             return _Kept(asked)
         if iteration.ranks is not None:
             plan = find(self.options.cache, program, self.options.machine, asked, same_bytes=False)
-            # Other ranks have their operations in the order of this one's program.
-            return _Kept(asked, plan if plan is not None and _in_order(plan.program, program) else None)
+            # Other ranks' programs have the form of this one: its operations in another order are not theirs.
+            same = plan is not None and graph_form(plan.program) == graph_form(program)
+            return _Kept(asked, plan if same else None)
         plan = find(self.options.cache, program, self.options.machine, asked)
         if plan is None and machine_for(iteration, self.outside, self.options) is not None:
             plan = find(self.options.cache, program, self.options.machine, (*asked, ON_HOST))
@@ -343,12 +344,8 @@ class Planner(BudgetedPlanner):
         return made
 
     def with_parts(self, step: PlannedStep) -> tuple[PlannedStep, ...]:
-        """Return the plan of an update's last batch, and its parts if there are other batches."""
+        """Return the plan of an update's last batch, that of the batches before it, and that of no batch."""
         return (step, *self.parts.get(step, ()))
-
-    def of_batches(self, step: PlannedStep) -> tuple[PlannedStep, ...]:
-        """Return the plan of an update's last batch, and that of the batches before it, if there are any."""
-        return self.with_parts(step)[:2]
 
     @contextmanager
     def giving_up(self, step: PlannedStep) -> Generator[None]:
@@ -409,11 +406,3 @@ class Planner(BudgetedPlanner):
             return None
         add = self.parts[step].adding
         return (*(add,) * min(2, iteration.accumulate - 1), step, add)
-
-
-def _in_order(program: Program, traced: Program) -> bool:
-    """Tell whether a program has its operations and storages in the order in which they were traced."""
-    first, second = (
-        [*(x.name for x in one.operations), *(x.name for x in one.storages)] for one in (program, traced)
-    )
-    return first == second

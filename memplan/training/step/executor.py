@@ -222,9 +222,8 @@ class Executor:
 
     def report(self) -> Report:
         """Return the figures of each plan; of an update over several batches, of its last one first."""
-        return self.book.report(
-            [part for plan in self.plans.steps for part in self.planner.of_batches(plan)], self.planner
-        )
+        parts = [part for plan in self.plans.steps for part in self.planner.with_parts(plan)[:2]]
+        return self.book.report(parts, self.planner)
 
     def without_training(
         self, purpose: Purpose, arguments: tuple[Any, ...], keywords: dict[str, Any]

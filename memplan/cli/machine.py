@@ -15,14 +15,13 @@ from ..graphs.files.documents import write_document
 from ..graphs.files.machine import machine_to_document, save_machine
 from ..graphs.machine import Link, Machine, Peers
 from ..graphs.machines.gpus import Gpu, gpu_to_document
-from ..graphs.machines.networks import NETWORKS, find_network
+from ..graphs.machines.networks import NETWORKS, find_network, network_rows
 from ..graphs.machines.presets import Preset, presets
-from ..graphs.units import duration, format_bytes
+from ..graphs.units import duration, format_bytes, format_rate
 from ..planner.budget import spelled
 from .gpu_options import chosen_preset, host_options
 from .known_names import completing, machines
 from .options import FILE, destination_option, device_option, output_options
-from .printing.figures import network_rows, rate
 from .printing.output import Output, Row, labelled, table
 from .printing.output_files import destination_of, write_out
 
@@ -111,7 +110,7 @@ def machine(
 def _list(output: Output) -> None:
     known = presets().values()
     heads = ["device", "host", "disk", "d2h", "h2d", "updates", "on host", "name"]
-    networks = [[network.name, rate(network.rate), network.source] for network in NETWORKS.values()]
+    networks = [[network.name, format_rate(network.rate), network.source] for network in NETWORKS.values()]
     output.result(
         {
             "machines": [_document(preset) for preset in known],
@@ -141,7 +140,7 @@ def _cells(preset: Preset) -> list[str]:
     device, *others = ("-" if size is None else size for size in sizes)
     shown = [device if isinstance(device, str) else f"{device / 2**30:.1f} GiB"]
     shown += [size if isinstance(size, str) else f"{size / 1e9:,.0f} GB" for size in others]
-    return [*shown, *map(rate, rates), preset.name]
+    return [*shown, *map(format_rate, rates), preset.name]
 
 
 def _show(preset: Preset, destination: Path | None, output: Output) -> None:
@@ -215,7 +214,13 @@ def _measure(
 
 def _rate_lines(found: Measured) -> Iterator[Text]:
     rows = [
-        [format_bytes(one.bytes), rate(one.low), rate(one.median), rate(one.high), one.what]
+        [
+            format_bytes(one.bytes),
+            format_rate(one.low),
+            format_rate(one.median),
+            format_rate(one.high),
+            one.what,
+        ]
         for one in found.rates
     ]
     yield from table(["at a time", "low", "median", "high", "measured (quartiles)"], rows)
@@ -244,9 +249,9 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
     for what, link in links:
         if link is not None:
             latency = f", {duration(link.latency)} a copy" if link.latency else ""
-            slower = f", {rate(link.pageable)} where it is not pinned" if link.pageable else ""
+            slower = f", {format_rate(link.pageable)} where it is not pinned" if link.pageable else ""
             sizes = f", measured at {len(link.measured)} sizes" if link.measured else ""
-            yield what, rate(link.rate) + latency + slower + sizes
+            yield what, format_rate(link.rate) + latency + slower + sizes
     if machine.links.peers is not None:
         yield from network_rows(machine.links.peers)
     for group in machine.shared:
@@ -254,4 +259,4 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
     for place in ("device", "host"):
         value = getattr(machine.updates, place)
         if value is not None:
-            yield f"updates on the {place}", f"{rate(value)} of weights by AdamW"
+            yield f"updates on the {place}", f"{format_rate(value)} of weights by AdamW"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..graphs.machine import Machine, Peers, Replicas
+from ..graphs.machine import Machine, Peers
 from ..graphs.machines.networks import NETWORKS, find_network, find_replicas
 from ..graphs.machines.nodes import part_of_node
 
@@ -121,10 +121,3 @@ class Network:
         """Return what a rank has of a node's machine, with the network."""
         part = part_of_node(machine, self.node_ranks or min(peers.ranks, _NODE))
         return replace(part, links=replace(part.links, peers=peers))
-
-
-def replicas_document(replicas: Replicas | None) -> dict[str, Any] | None:
-    """Return replicas as JSON has them."""
-    if replicas is None:
-        return None
-    return {"count": replicas.count, "rate": replicas.rate, "latency": replicas.latency}

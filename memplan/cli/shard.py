@@ -13,15 +13,16 @@ from ..graphs.errors import InputError
 from ..graphs.files.files import load_graph, save_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
+from ..graphs.machines.networks import network_rows, replicas_document
 from ..graphs.transformations.gathering import with_gathers
 from ..graphs.transformations.sharding import rank_bytes, sharded
 from ..graphs.transformations.shares import parts_of
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import format_bytes
-from .network_options import Network, network_options, replicas_document
+from .network_options import Network, network_options
 from .options import chosen_machine, destination_option, machine_option, output_options
 from .parameter_types import DOCUMENT, Word
-from .printing.figures import graph_row, network_rows
+from .printing.figures import graph_row
 from .printing.output import Output, labelled
 from .printing.output_files import destination_of, write_out
 

@@ -157,6 +157,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.{_places(seconds / 1e-6)}f} µs" if seconds else "0 s"
 
 
+def format_rate(bytes_per_second: float | None) -> str:
+    """Format a rate as '10.4 GB/s', with GB = 10^9; '-' for None."""
+    return "-" if bytes_per_second is None else f"{bytes_per_second / 1e9:,.3g} GB/s"
+
+
 def signed(fraction: float) -> str:
     """Format a share as '+6.9%'."""
     return f"{fraction + 0.0:+.1%}"

@@ -35,10 +35,13 @@ class Bar(NamedTuple):
 
 
 class Section(NamedTuple):
+    """A table with figures and a line above it. untitled: a terminal shows it without its title."""
+
     table: Table
     bars: tuple[Bar, ...] = ()
     answer: str = ""
     curves: tuple[Curve, ...] = ()
+    untitled: bool = False
 
 
 def page(title: str, sections: Iterable[Section], origin: Sequence[str]) -> str:

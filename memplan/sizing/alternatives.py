@@ -25,6 +25,7 @@ from .accumulation import earlier_seconds
 from .eight_bit import NAMES
 from .estimate_range import Span
 from .loops import Loop, Loops, planned_span, unplanned_span
+from .question import Room
 from .trial import Solve, minimum_of
 
 CHECKPOINTS, RECOMPUTATION, OFFLOADING, HOST_UPDATES = "layer-checkpoint", "search", "joint", "zero-offload"
@@ -60,24 +61,15 @@ class NextSteps(NamedTuple):
 
 
 def next_steps(
-    loops: Loops,
-    batch: int,
-    optimizer: str | None,
-    *,
-    solver: Solver,
-    machine: Machine,
-    limit: int,
-    constant: int,
+    loops: Loops, batch: int, optimizer: str | None, solver: Solver, machine: Machine, room: Room
 ) -> NextSteps:
-    """Return the rows of a batch.
-
-    machine: with a device of any size. limit: bytes that plans may take at most. constant: what cuBLAS keeps.
-    """
-    loop = loops.planned(batch)
-    layers = _layer_checkpoints(loop.graph, solver, machine)
-    within = _memory_of_plans(loop.graph, layers, machine, limit)
-    rows = _Rows(loops, batch, solver, machine, constant)
-    return NextSteps(batch, within + constant, tuple(rows.all(optimizer, layers, within, limit)))
+    """Return the rows of a batch. optimizer: its name, None without. machine: with a device of any size."""
+    rows = _Rows(loops, batch, solver, machine, room.constant)
+    graph = loops.planned(batch).graph
+    layers = rows.schedule(CHECKPOINTS, machine, graph, all_bytes(graph))
+    layers = None if isinstance(layers, str) else layers
+    within = _memory_of_plans(graph, layers, machine, room.planned)
+    return NextSteps(batch, within + room.constant, tuple(rows.all(optimizer, layers, within, room.planned)))
 
 
 class _Rows(NamedTuple):
@@ -91,69 +83,67 @@ class _Rows(NamedTuple):
         self, optimizer: str | None, layers: Schedule | None, within: int, limit: int
     ) -> Iterator[Alternative]:
         ordinary, planned = self.loops.ordinary(self.batch), self.loops.planned(self.batch)
-        yield self._unplanned("as it is", ordinary, baseline_schedule(ordinary.graph))
-        yield self._checkpointing(ordinary)
+        yield self._row("as it is", ordinary, baseline_schedule(ordinary.graph), self.machine)
+        note, most = "torch.utils.checkpoint around each layer", all_bytes(ordinary.graph)
+        found = self.schedule(CHECKPOINTS, self.machine, ordinary.graph, most)
+        yield self._row("gradient checkpointing", ordinary, found, self.machine, note=note)
         if optimizer in NAMES:
             small = self.loops.eight_bit(self.batch)
             note = "bitsandbytes; memplan estimates it and can't run it"
-            yield self._unplanned("8-bit optimizer", small, baseline_schedule(small.graph), note)
+            yield self._row("8-bit optimizer", small, baseline_schedule(small.graph), self.machine, note=note)
         alone = replace(self.machine, links=Links())
-        found = self._planned("a plan with recomputation", planned, RECOMPUTATION, alone, within)
-        yield self._at_least(found, planned, layers, within)
+        yield self._recomputation(planned, alone, layers, within)
         if not offloads(self.machine):
             yield Alternative("a plan with offloading", "the machine has no links to the host")
             return
-        yield self._planned("a plan with offloading", planned, OFFLOADING, self.machine, within)
+        found = self.schedule(OFFLOADING, self.machine, planned.graph, within)
+        yield self._row("a plan with offloading", planned, found, self.machine, within)
         if optimizer is not None:
             # Activations are kept if there is room, or recomputed: what it takes is its own.
             most = min(limit, baseline(planned.graph).peak)
-            yield self._planned("updates on the host", planned, HOST_UPDATES, self.machine, most)
+            found = self.schedule(HOST_UPDATES, self.machine, planned.graph, most)
+            yield self._row("updates on the host", planned, found, self.machine, most)
 
-    def _checkpointing(self, ordinary: Loop) -> Alternative:
-        name = "gradient checkpointing"
+    def schedule(self, solver: str, machine: Machine, graph: Graph, budget: int) -> Schedule | str:
+        """Return what a solver finds, or one line why there is nothing."""
         try:
-            schedule = self.solver(CHECKPOINTS, self.machine)(ordinary.graph, all_bytes(ordinary.graph))
+            found = self.solver(solver, machine)(graph, budget)
         except MemplanError as error:
-            return Alternative(name, str(error))
-        if schedule is None:
-            return Alternative(name, "not found")
-        return self._unplanned(name, ordinary, schedule, "torch.utils.checkpoint around each layer")
+            return str(error)
+        return "no plan found in a moment" if found is None else found
 
-    def _unplanned(self, name: str, loop: Loop, schedule: Schedule, note: str = "") -> Alternative:
-        seconds = _update_seconds(loop.graph, schedule, None, self.machine)
-        return Alternative(name, note, unplanned_span(loop, schedule, self.constant), seconds, self._samples)
+    def _recomputation(self, loop: Loop, alone: Machine, layers: Schedule | None, within: int) -> Alternative:
+        """Return the row of the solver's plan, or of layers' checkpoints if they fit and it found nothing."""
+        name, found = "a plan with recomputation", self.schedule(RECOMPUTATION, alone, loop.graph, within)
+        if not isinstance(found, str) or layers is None:
+            return self._row(name, loop, found, alone, within)
+        if figures_of(loop.graph, layers, machine=self.machine).least_budget > within:
+            return Alternative(name, found)
+        return self._row(name, loop, layers, self.machine, within, f"around each layer: {found}")
 
-    def _planned(self, name: str, loop: Loop, solver: str, machine: Machine, budget: int) -> Alternative:
-        try:
-            schedule = self.solver(solver, machine)(loop.graph, budget)
-        except MemplanError as error:
-            return Alternative(name, str(error))
-        if schedule is None:
-            return Alternative(name, "no plan found in a moment")
-        seconds = _update_seconds(loop.graph, schedule, budget, machine)
-        span = planned_span(loop, schedule, budget, machine, self.constant)
-        return Alternative(name, "", span, seconds, self._samples)
-
-    def _at_least(self, found: Alternative, loop: Loop, layers: Schedule | None, budget: int) -> Alternative:
-        """Return the row of layers' checkpoints in a plan if they fit and the solver found nothing."""
-        if found.span is not None or layers is None:
-            return found
-        if figures_of(loop.graph, layers, machine=self.machine).least_budget > budget:
-            return found
-        span = planned_span(loop, layers, budget, self.machine, self.constant)
-        seconds = _update_seconds(loop.graph, layers, budget, self.machine)
-        return Alternative(found.name, f"around each layer: {found.note}", span, seconds, self._samples)
+    def _row(
+        self,
+        name: str,
+        loop: Loop,
+        found: Schedule | str,
+        machine: Machine,
+        budget: int | None = None,
+        note: str = "",
+    ) -> Alternative:
+        """Return the row of a schedule, or of why there is none. budget: of a plan, else None."""
+        if isinstance(found, str):
+            return Alternative(name, found)
+        if budget is None:
+            span = unplanned_span(loop, found, self.constant)
+        else:
+            span = planned_span(loop, found, budget, machine, self.constant)
+        last = figures_of(loop.graph, found, budget=budget, machine=machine).time
+        seconds = last + earlier_seconds(loop.graph, found, budget, machine)
+        return Alternative(name, note, span, seconds, self._samples)
 
     @property
     def _samples(self) -> int:
         return self.loops.steps(self.batch) * self.batch
-
-
-def _layer_checkpoints(graph: Graph, solver: Solver, machine: Machine) -> Schedule | None:
-    try:
-        return solver(CHECKPOINTS, machine)(graph, all_bytes(graph))
-    except MemplanError:
-        return None
 
 
 def _memory_of_plans(graph: Graph, layers: Schedule | None, machine: Machine, limit: int) -> int:
@@ -167,8 +157,3 @@ def _memory_of_plans(graph: Graph, layers: Schedule | None, machine: Machine, li
 def all_bytes(graph: Graph) -> int:
     """Return bytes that every schedule fits in that keeps no two copies of a tensor."""
     return 2 * int(graph.tensors.bytes.sum()) + int(graph.operations.workspace.max(initial=0))
-
-
-def _update_seconds(graph: Graph, schedule: Schedule, budget: int | None, machine: Machine) -> float:
-    last = figures_of(graph, schedule, budget=budget, machine=machine).time
-    return last + earlier_seconds(graph, schedule, budget, machine)

@@ -22,6 +22,8 @@ from .ordinary_loop import ordinary_loop
 if TYPE_CHECKING:
     from ..profiling.profile.estimates import Estimates
 
+NO_LINKS = Machine()
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -146,9 +148,9 @@ def planned_span(
     return memory_span(loop.graph, loop.worst, schedule, budget, machine, constant, None, replay)
 
 
-def unplanned_span(loop: Loop, schedule: Schedule, constant: int) -> Span:
+def unplanned_span(loop: Loop, schedule: Schedule, constant: int, machine: Machine = NO_LINKS) -> Span:
     """Return the device bytes of PyTorch's own loop: its allocator's, and a workspace of cuBLAS for the
-    thread of backward too.
+    thread of backward too. machine: with a device of any size.
     """
-    peak = figures_of(loop.graph, schedule, machine=Machine()).least_budget
-    return memory_span(loop.graph, loop.worst, schedule, peak, Machine(), 2 * constant, reserved_peak)
+    peak = figures_of(loop.graph, schedule, machine=machine).least_budget
+    return memory_span(loop.graph, loop.worst, schedule, peak, machine, 2 * constant, reserved_peak)

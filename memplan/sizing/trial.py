@@ -176,7 +176,8 @@ class Known:
         """
 
         def answer(graph: Graph, budget: int) -> Schedule | None:
-            if baseline(graph).peak <= budget:
+            # Between ranks the baseline has no gathers: its figures are of no schedule.
+            if not graph.communicates and baseline(graph).peak <= budget:
                 return baseline_schedule(graph)
             found = self.best(graph, machine, budget)
             return self.noted(solve)(graph, budget) if found is None else found

@@ -27,6 +27,11 @@ def with_article(name: str) -> str:
     return f"{'an' if first[:1].upper() in letters else 'a'} {name}"
 
 
+def capital(text: str) -> str:
+    """Return a text with its first letter as a capital."""
+    return text[:1].upper() + text[1:]
+
+
 def short_sizes(sizes: Iterable[float]) -> list[str]:
     """Return sizes to three digits; one with the unit of the size before it is without it."""
     written, before = list[str](), ""

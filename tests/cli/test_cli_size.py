@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,16 @@ import plug_ins
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
-from memplan.cli.size.report import lines_of
-from memplan.graphs.generators import chain
 from memplan.graphs.machines.presets import find_preset, presets
-from memplan.model.file import ModelFile
-from memplan.planner.baseline import baseline
-from memplan.planner.simulator.simulate import Figures
 from memplan.profiling.profile.estimates import Estimates
 from memplan.sizing import alternatives
 from memplan.sizing.estimate_range import LOOSE
-from memplan.sizing.search import Room, SizeResult
-from memplan.sizing.subject import Subject
-from memplan.sizing.trial import BatchTrial
 
 Plan = Callable[..., Result]
 KEPT = 8_519_680
 """What cuBLAS keeps of an RTX 3060."""
 LITTLE = f"{2_300_000 + KEPT}"
 """A batch of 1 takes about 2.1 MB."""
-
-ANY, ROOM = find_preset("rtx3060"), Room(100, 0, 0)
 
 MODEL = """
 import torch
@@ -112,34 +101,6 @@ def test_the_largest_batch_is_the_last_whose_plain_peak_fits(plan: Plan) -> None
     assert not trials[above]["fits"]
     assert trials[above]["baseline_peak"] > 2_300_000
     assert trials[largest]["samples_per_second"] == pytest.approx(largest / trials[largest]["time"])
-
-
-def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
-    """The largest that fits may be far slower: it moves or makes again what the others keep."""
-
-    def tried(batch: int, seconds: float | None) -> BatchTrial:
-        figures = baseline(chain(2))
-        there = None if seconds is None else replace(figures, time=seconds)
-        return BatchTrial(batch, 100, 1, lambda: (figures, 0.0), figures=there)
-
-    found = SizeResult(
-        ANY, ROOM, [tried(1, 1.0), tried(2, 1.0), tried(4, 2.0), tried(8, 12.0), tried(16, None)]
-    )
-    assert found.fastest is not None
-    assert found.largest is not None
-    assert (found.fastest.batch, found.largest.batch) == (2, 8)
-    assert found.nearly_fastest is found.fastest
-    found.trials[0] = tried(1, 0.52)
-    assert found.nearly_fastest is found.trials[0]
-    subject = Subject("any", None, "none", Estimates(ModelFile("any.py", "build", dict), None, print))
-    lines = [line.plain for line in lines_of(found, subject)]
-    assert any(
-        re.fullmatch("within 5 % +batch 1: 1.92 samples/s: the smallest tried", line) for line in lines
-    )
-    assert any(line.endswith("within 5 % of the most samples/s") for line in lines)
-    found.trials[0] = tried(1, 0.53)
-    assert found.nearly_fastest is found.fastest
-    assert SizeResult(ANY, ROOM, [tried(1, None)]).fastest is None
 
 
 def test_the_smallest_budget_of_the_plain_schedule_is_its_peak(plan: Plan) -> None:
@@ -305,18 +266,6 @@ def test_pinned_memory_that_forbids_a_batch_is_named(plan: Plan) -> None:
     line = "batch 2,048 would fit but for host.pinned, 10,000 B = 9.77 KiB: its schedule pins"
     assert f"{line} {one['least_pinned']:,} B" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_so_it_is_beside_a_batch_that_fits() -> None:
-    def trial(batch: int, figures: Figures | None) -> BatchTrial:
-        return BatchTrial(batch, 10, 1, lambda: (Figures(1.0, 20, 20, 0, 0), 0.0), figures=figures)
-
-    fits, moves = Figures(1.0, 8, 8, 0, 0), Figures(2.0, 9, 9, 7, 0, 6, 5)
-    found = SizeResult(ANY, ROOM, [trial(1, fits), trial(2, None)], pinning=trial(2, moves), pinned=4)
-    row = "pinned memory  batch 2 would fit but for host.pinned, 4 B: its schedule pins 5 B"
-    subject = Subject("any", None, "none", Estimates(ModelFile("any.py", "build", dict), None, print))
-    assert row in [line.plain for line in lines_of(found, subject)]
-    assert not any("pinned memory" in line.plain for line in lines_of(replace(found, pinning=None), subject))
 
 
 INTERRUPTED_AT_THE_SECOND = """

@@ -21,7 +21,7 @@ from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import simulate
-from memplan.sizing import ranks as ranks_search
+from memplan.sizing.search import SizeSearch
 from memplan.sizing.trial import minimum_of
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
 from memplan.solvers.problem import Problem
@@ -215,7 +215,7 @@ def test_an_interrupted_search_has_what_was_found(plan: Plan, monkeypatch: pytes
     def interrupted(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ranks_search.RanksSearch, "_explain", interrupted)
+    monkeypatch.setattr(SizeSearch, "_explain_ranks", interrupted)
     result = plan("size", "model.py", "--gpu", "rtx3060", "--time-limit", 1, "--batch", 8, *RANKS)
     assert result.exit_code == 130
     assert result.stdout.startswith("yes: batch 8 on each of 4")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...graphs.graph import Graph
-from ...graphs.machine import Machine, Memory, Peers
+from ...graphs.machine import Machine, Memory
 from ...graphs.units import duration, signed
 from ...planner.addresses.layout import Layout
 from ...planner.baseline import baseline
@@ -140,17 +140,3 @@ def made_rows(graph: Graph) -> list[Row]:
         graph_row(graph),
         ("baseline", f"{duration(reference.time)}, peak {spelled(reference.peak)}"),
     ]
-
-
-def rate(bytes_per_second: float | None) -> str:
-    """Format a rate as '10.4 GB/s', with GB = 10^9; '-' for None."""
-    return "-" if bytes_per_second is None else f"{bytes_per_second / 1e9:,.3g} GB/s"
-
-
-def network_rows(peers: Peers) -> Iterator[Row]:
-    """Yield the rows of a network between ranks, and of that between replicas."""
-    ranks = f"{peers.ranks} {'rank' if peers.ranks == 1 else 'ranks'}"
-    yield "between ranks", f"{ranks}, {rate(peers.rate)}, {duration(peers.latency)} a collective"
-    if (replicas := peers.replicas) is not None:
-        latency = f"{duration(replicas.latency)} an all-reduce"
-        yield "between replicas", f"{replicas.count} replicas, {rate(replicas.rate)}, {latency}"

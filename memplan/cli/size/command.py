@@ -6,11 +6,10 @@ The GPU need not be present.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from rich.text import Text
@@ -23,15 +22,15 @@ from ...graphs.transformations.updates import When
 from ...graphs.units import FEW_BYTES
 from ...planner.budget import Budget, spelled
 from ...report.origin import made
-from ...report.size import Section, page
-from ...sizing.estimate_range import Span, usable
-from ...sizing.loops import Loops
-from ...sizing.price import parse_prices
-from ...sizing.ranks import RanksSearch
-from ...sizing.search import QUICK, QUICK_OF_RANKS, QUICK_OF_SEVERAL, BatchSearch, Question, Room, SizeResult
-from ...sizing.subject import Subject, open_subject
-from ...sizing.tables import sections
-from ...sizing.trial import LARGEST, Known
+from ...report.size import page
+from ...sizing.answer import Answer, answer_of, nothing_fits
+from ...sizing.documents import document_of
+from ...sizing.estimate_range import usable
+from ...sizing.question import Room
+from ...sizing.result import SizeResult
+from ...sizing.sizing import size_model
+from ...sizing.subject import open_subject
+from ...sizing.trial import LARGEST
 from ...sizing.words import with_article
 from ...solvers.registry import run as registry
 from ..exits import Exit, NothingFitsError
@@ -54,10 +53,9 @@ from ..options import (
     writable_as,
 )
 from ..parameter_types import Word, dtype_word
-from ..printing.output import Output
-from .loop_options import chosen_batches, chosen_loop, loop_options, refuse_accumulation
-from .ranks_report import ranks_document, ranks_lines, ranks_nothing_fits, ranks_sections
-from .report import document_of, lines_of, nothing_fits, several_document, several_lines
+from ..printing.output import Output, labelled, table
+from .loop_options import check_batches, chosen_loop, loop_options, refuse_accumulation
+from .price import parse_prices
 
 ALL = "all"
 
@@ -211,7 +209,7 @@ def size(
         refuse_accumulation(loop)
         if len(chosen) > 1:
             raise click.UsageError("--ranks are of equal GPUs: it goes with one --gpu")
-    batches = chosen_batches(loop, batches)
+    check_batches(loop, batches)
     prices = parse_prices(price, chosen)
     chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
     with (
@@ -220,93 +218,32 @@ def size(
         output.status(f"reading {model}") as report,
     ):
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
-        machine = _of_rank(rooms[0][0].machine, network, has_host=has_host)
+        rank = _of_rank(rooms[0][0].machine, network, has_host=has_host)
         subject = open_subject(model, length, dtype, optimizer, update, loop, report, cached=cached)
         leave_out_all()  # PyTorch's objects, through which each collection would look
-        quick = QUICK_OF_RANKS if machine else QUICK_OF_SEVERAL if len(rooms) > 1 else QUICK
-        ask = partial(Question, solver, time_limit, settings, report=report, quick_share=quick)
-        if machine is None:
-            answer = _alone(subject, rooms, batches, ask, prices)
-        else:
-            answer = _together(subject, *rooms[0], batches, ask(machine), prices)
+        sizes = size_model(
+            subject,
+            rooms,
+            rank=rank,
+            batches=batches,
+            solver=solver,
+            settings=settings,
+            time_limit=time_limit,
+            prices=prices,
+            report=report,
+        )
+        answer = answer_of(sizes, page=destination is not None)
+        document = document_of(sizes) if output.as_json else {}
     if destination is not None:
         title = f"{subject.name}: will it fit?"
         write_view(page(title, answer.sections, made(sys.argv[1:])).encode(), destination)
     for line in dict.fromkeys(line for preset, _room in rooms for line in subject.estimates.notes(preset)):
         output.note(f"warning: {line}")
-    _tell(answer, destination, output)
-
-
-class Answer(NamedTuple):
-    """The answer of the command, in each form.
-
-    faults: lines of solvers that failed. nothing_fits: one line, None if a batch fits.
-    """
-
-    document: dict[str, Any]
-    lines: Iterable[Text]
-    sections: Iterable[Section]
-    interrupted: bool
-    faults: list[str]
-    nothing_fits: str | None
-
-
-Ask = Callable[[Machine], Question]
-
-
-def _alone(
-    subject: Subject,
-    rooms: list[tuple[Preset, Room]],
-    batches: list[int] | None,
-    ask: Ask,
-    prices: Mapping[str, float],
-) -> Answer:
-    """Search on each GPU by itself."""
-    known, found, spans = Known(), list[SizeResult](), dict[tuple[int, object], tuple[object, Span]]()
-    for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
-        loops = Loops(subject.estimates, preset, subject.loop.steps, unplanned_spans=spans)
-        updates = None if subject.optimizer == "none" else subject.optimizer
-        search = BatchSearch(loops, updates, ask(preset.machine), room, known, brief=len(rooms) > 1)
-        found.append(search.run(batches, one_update=subject.loop.total is not None))
-        found[-1].price = prices.get(preset.name)
-        if found[-1].interrupted:
-            break
-    several = len(rooms) > 1
-    return Answer(
-        several_document(found, subject) if several else document_of(found[0], subject),
-        several_lines(found, subject) if several else lines_of(found[0], subject),
-        sections(found, subject),
-        found[-1].interrupted,
-        [one.reason for result in found for one in result.unanswered if one.fault],
-        None if any(one.fitting for one in found) else nothing_fits(found[-1]),
-    )
-
-
-def _together(
-    subject: Subject,
-    preset: Preset,
-    room: Room,
-    batches: list[int] | None,
-    ask: Question,
-    prices: Mapping[str, float],
-) -> Answer:
-    """Search on equal ranks. ask: the solver, on the machine of a rank."""
-    found = RanksSearch(Loops(subject.estimates, preset, peers=ask.machine.links.peers), ask, room).run(
-        batches
-    )
-    found.price = prices.get(preset.name)
-    return Answer(
-        ranks_document(found, subject),
-        ranks_lines(found, subject),
-        ranks_sections(found),
-        found.interrupted,
-        [
-            one.plan.unanswered.reason
-            for one in found.batches
-            if one.plan.unanswered and one.plan.unanswered.fault
-        ],
-        ranks_nothing_fits(found) if found.fastest is None else None,
-    )
+    written = destination and str(destination)
+    output.result({**document, "page": written}, _lines(answer))
+    if written:
+        output.note(f"written: {written}")
+    _end(sizes.results, output)
 
 
 def _of_rank(machine: Machine, network: Network, *, has_host: bool) -> Machine | None:
@@ -373,25 +310,22 @@ def _room(
 
 def _allocatable(preset: Preset) -> Machine:
     """Return the preset's machine with no more device memory than a process can allocate there."""
-    capacity = preset.machine.device_capacity
-    usable_bytes = preset.gpu.usable
-    least = usable_bytes if capacity is None else min(capacity, usable_bytes)
-    return replace(preset.machine, device_capacity=least)
+    most = preset.gpu.usable
+    return replace(preset.machine, device_capacity=min(preset.machine.device_capacity or most, most))
 
 
 def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
     """Return the device bytes: the budget, or the device's capacity if that is less or no budget is given."""
     capacity = machine.device_capacity
-    if budget is not None:
-        budget.check_meant(FEW_BYTES, shares=False)
-    if budget is not None and budget.size is None:
-        raise InputError(
-            f"{budget.text!r}: a percentage is of the baseline's peak, which each batch has another of"
-        )
-    if budget is None or budget.size is None:
+    if budget is None:
         if capacity is None:
             raise InputError("the machine has no device capacity: give a --budget, like 12GB")
         return capacity
+    budget.check_meant(FEW_BYTES, shares=False)
+    if budget.size is None:
+        raise InputError(
+            f"{budget.text!r}: a percentage is of the baseline's peak, which each batch has another of"
+        )
     if capacity is not None and budget.size > capacity:
         output.note(
             f"{budget.text} is above the device's capacity = {spelled(capacity)}, which holds instead"
@@ -400,16 +334,27 @@ def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
     return budget.size
 
 
-def _tell(answer: Answer, destination: Path | None, output: Output) -> None:
-    written = None if destination is None else str(destination)
-    output.result({**answer.document, "page": written}, answer.lines)
-    if written:
-        output.note(f"written: {written}")
-    if answer.interrupted:
+def _lines(answer: Answer) -> Iterator[Text]:
+    if answer.line:
+        yield Text(answer.line, style="bold")
+    yield from labelled(answer.facts)
+    yield from table(answer.table.table.heads, answer.table.table.rows)
+    yield from labelled(answer.summary)
+    for section in answer.details:
+        yield Text("")
+        if not section.untitled:
+            yield Text(section.table.title, style="bold")
+        yield from table(section.table.heads, section.table.rows)
+
+
+def _end(results: list[SizeResult], output: Output) -> None:
+    """End with another exit code if the search was interrupted, a solver failed, or no batch fits."""
+    if results[-1].interrupted:
         output.note("interrupted: this is what was found so far")
         raise SystemExit(Exit.INTERRUPTED)
-    if answer.faults:
-        output.note("\n".join(dict.fromkeys(f"an internal error: {reason}" for reason in answer.faults)))
+    faults = [one.reason for found in results for one in found.unanswered if one.fault]
+    if faults:
+        output.note("\n".join(dict.fromkeys(f"an internal error: {reason}" for reason in faults)))
         raise SystemExit(Exit.FAULT)
-    if answer.nothing_fits is not None:
-        raise NothingFitsError(answer.nothing_fits)
+    if not any(found.fitting for found in results):
+        raise NothingFitsError(nothing_fits(results[-1]))

@@ -65,9 +65,8 @@ def refuse_accumulation(loop: LoopOptions) -> None:
         raise click.UsageError(f"--ranks counts one micro-batch per update: omit {other}")
 
 
-def chosen_batches(loop: LoopOptions, wanted: list[int] | None) -> list[int] | None:
-    """Return the batches to try, None to search. Raises UsageError if options contradict."""
+def check_batches(loop: LoopOptions, wanted: list[int] | None) -> None:
+    """Raise UsageError if options of the batches contradict."""
     if loop.total is not None and (wanted is not None or loop.accumulate > 1):
         other = "--batch" if wanted is not None else "--accumulate"
         raise click.UsageError(f"--global-batch finds the micro-batch and its number: omit {other}")
-    return wanted if loop.total is None else loop.divisors()

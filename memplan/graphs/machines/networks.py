@@ -6,12 +6,14 @@ share of what the data sheet says of one direction, by a rule of thumb. A latenc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 from ..errors import InputError
 from ..machine import Peers, Replicas
-from ..units import check_rate_unit, parse_rate, parse_seconds
+from ..units import check_rate_unit, duration, format_rate, parse_rate, parse_seconds
 
 LATENCY = 30e-6
 """Seconds that a collective of a few ranks takes besides its bytes."""
@@ -70,3 +72,19 @@ def find_network(text: str, ranks: int) -> Peers:
     except InputError as error:
         raise InputError(f"network {text!r}: {error}") from None
     return peers
+
+
+def network_rows(peers: Peers) -> Iterator[tuple[str, str]]:
+    """Yield labels and texts of a network between ranks, and of that between replicas."""
+    ranks = f"{peers.ranks} {'rank' if peers.ranks == 1 else 'ranks'}"
+    yield "between ranks", f"{ranks}, {format_rate(peers.rate)}, {duration(peers.latency)} a collective"
+    if (replicas := peers.replicas) is not None:
+        latency = f"{duration(replicas.latency)} an all-reduce"
+        yield "between replicas", f"{replicas.count} replicas, {format_rate(replicas.rate)}, {latency}"
+
+
+def replicas_document(replicas: Replicas | None) -> dict[str, Any] | None:
+    """Return replicas as JSON has them."""
+    if replicas is None:
+        return None
+    return {"count": replicas.count, "rate": replicas.rate, "latency": replicas.latency}

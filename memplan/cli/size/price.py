@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ..graphs.errors import InputError
-from ..graphs.machines.presets import Preset, find_preset
+from ...graphs.errors import InputError
+from ...graphs.machines.presets import Preset, find_preset
 
 _PRICE = re.compile(r"(?:([^=]+)=)?(\d+(?:\.\d+)?|\.\d+)(?:/h)?")
 _FORM = "write 1.20/h, or a100=1.80/h,t4=0.35/h for several GPUs"
-SECONDS = 3600
 
 
 def parse_prices(text: str | None, chosen: Sequence[Preset]) -> Mapping[str, float]:
@@ -37,8 +36,3 @@ def parse_prices(text: str | None, chosen: Sequence[Preset]) -> Mapping[str, flo
             raise InputError(f"--price {name.strip()}: it is none of the GPUs of --gpu")
         prices[found] = price
     return prices
-
-
-def samples_per_price(samples_per_second: float, price: float) -> float:
-    """Return the samples for one unit of the currency. price: per hour."""
-    return SECONDS * samples_per_second / price

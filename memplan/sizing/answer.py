@@ -1,0 +1,315 @@
+"""Results of sizing in words and tables, from which the screen and the page are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..graphs.machines.networks import network_rows
+from ..graphs.units import duration, format_bytes, signed
+from ..planner.bounds import offloads
+from ..planner.budget import spelled
+from ..report.size import Bar, Section
+from ..report.tradeoff import Curve
+from .alternatives import Alternative
+from .estimate_range import Span, time_span
+from .result import SizeResult
+from .sizing import Sizes
+from .subject import Subject
+from .tables import (
+    batch_table,
+    batch_words,
+    between,
+    curve_table,
+    gpu_table,
+    kind_table,
+    module_table,
+    rate_words,
+    size,
+    unfit,
+    way_table,
+)
+from .trial import BatchTrial
+from .words import capital, gpu_title, number, short_sizes, with_article
+
+PLAN = "memplan's plan"
+ENDS = (
+    "Low: tensors only. Expected: plus typical kernel workspace. High: plus worst-case workspace; without a "
+    "plan also fragmentation of PyTorch's allocator."
+)
+HASTY = "≤: from a short search; a longer search may be faster."
+
+Row = tuple[str, str]
+"""A label and its text."""
+
+
+class Answer(NamedTuple):
+    """What is said of the results.
+
+    line: whether it fits; empty for several GPUs.
+    facts: what was asked, above the table.
+    table: of the batches, or of the GPUs.
+    summary: rows below it.
+    details: tables of the batch to train with.
+    page: sections that the page has in addition, if there is one: they take some time.
+    """
+
+    line: str
+    facts: list[Row]
+    table: Section
+    summary: list[Row]
+    details: list[Section]
+    page: list[Section] = []  # noqa: RUF012
+
+    @property
+    def sections(self) -> list[Section]:
+        """The sections of the page."""
+        titles = [capital(section.table.title) for section in self.details]
+        pairs = zip(self.details, titles, strict=True)
+        details = [section._replace(table=section.table._replace(title=title)) for section, title in pairs]
+        return [self.table, *details, *self.page]
+
+
+def answer_of(sizes: Sizes, *, page: bool = True) -> Answer:
+    """Return what is said of the results on one GPU, on ranks, or on several GPUs.
+
+    page: whether there will be one.
+    """
+    subject, results, several = sizes
+    if several:
+        return _several(results, subject, page=page)
+    (found,) = results
+    table = _batch_section(found, found.preset.gpu.name)
+    return Answer(line_of(found), list(_facts(found, subject)), table, list(_summary(found)), _details(found))
+
+
+def _several(results: list[SizeResult], subject: Subject, *, page: bool) -> Answer:
+    best = cheapest(results)
+    return Answer(
+        "",
+        [*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)],
+        Section(gpu_table(results, "All GPUs", "no plan, largest, train with: batches.")),
+        [("most samples for the price", best.preset.name)] if best else [],
+        [],
+        [_batch_section(found, found.preset.name) for found in results] if page else [],
+    )
+
+
+def cheapest(results: list[SizeResult]) -> SizeResult | None:
+    """Return the GPU with the most samples for its price, None without prices."""
+    best = max(results, key=lambda found: found.samples_per_price() or 0.0)
+    return best if best.samples_per_price() else None
+
+
+# ── the first line ──────────────────────────────────────────────────────────────────────────────────
+
+
+def line_of(found: SizeResult) -> str:
+    """Return one line: whether it fits, or which batch to train with, how, with its memory and speed."""
+    one = found.fastest
+    if one is None or one.seconds is None:
+        return f"no: {nothing_fits(found)}"
+    alone, gpu = found.peers is None, gpu_title(found.preset.gpu)
+    where = with_article(gpu) if alone else f"each of {found.gpus:,} {gpu}"
+    seconds, span, how = _advised(found, one, one.seconds)
+    line = f"yes: {batch_words(one)} {'fits' if alone else 'on'} {where} {'' if alone else 'fits '}{how}"
+    if span is not None:
+        expected, high, limit = short_sizes((span.expected, span.high, found.room.limit))
+        line += f": {expected} expected, up to {high}, of {limit}{'' if alone else ' each'}"
+    rate, times, samples = found.rate(one, seconds), time_span(seconds), found.gpus * one.samples
+    line += f"; {number(rate)} samples/s{'' if alone else ' in all'}"
+    if seconds:
+        line += f" ({number(samples / times.high)} to {number(samples / times.low)})"
+    if found.tokens is not None:
+        line += f", {number(rate * found.tokens)} tokens/s"
+    bought = found.samples_per_price(rate)
+    return line if bought is None else f"{line}; {number(bought)} samples per 1.00"
+
+
+def _advised(found: SizeResult, one: BatchTrial, planned: float) -> tuple[float, Span | None, str]:
+    """Return seconds, device bytes and words of the way to train: FSDP2's if no plan is faster.
+
+    planned: seconds of the plan.
+    """
+    policy = found.policy(one)
+    if policy is not None and policy.seconds is not None and not found.plan_is_faster:
+        return policy.seconds, found.policy_spans.get(policy.name), f"by FSDP2 ({policy.name})"
+    how = "as it is" if one.batch in found.as_it_is else "with a plan"
+    tight = found.peers is None and found.tight(one.batch)
+    return planned, found.spans.get(one.batch), f"{how}, tight" if tight else how
+
+
+def nothing_fits(found: SizeResult) -> str:
+    """Return one line: what the smallest batch needs."""
+    if not found.trials:
+        return "interrupted before the first batch was tried"
+    one, least, kept = found.trials[0], found.least, found.room.constant
+    where = "" if found.peers is None else " on each rank"
+    tried = "" if one.proven_infeasible else " by any plan found"
+    smallest = f": the smallest budget found is {spelled(least.budget + kept)}" if least else ""
+    kind = f"{'with' if offloads(found.machine) else 'without'} offloading"
+    if found.peers is not None:
+        kind = f"with {found.peers.ranks:,} ranks"
+    needs = f"the minimum memory {kind} is {spelled(one.min_memory + kept)}"
+    if policies := found.policies.get(one.batch):
+        policy = min(policies, key=lambda row: row.least)
+        needs += f", FSDP2's ({policy.name}) {spelled(policy.least + 2 * kept)}"
+    line = f"batch {one.batch:,}{where} does not fit within {spelled(found.room.limit)}{tried}{smallest}"
+    unanswered = one.unanswered and one.unanswered.reason
+    return "; ".join(filter(None, (line, needs, unanswered, pinning(found))))
+
+
+def pinning(found: SizeResult) -> str | None:
+    """Return one line if pinned memory, neither the device's nor the host's, keeps a batch from fitting."""
+    one = found.pinning
+    if one is None or one.figures is None or found.pinned is None:
+        return None
+    need = f"its schedule pins {spelled(one.figures.least_pinned)}"
+    return f"batch {one.batch:,} would fit but for host.pinned, {spelled(found.pinned)}: {need}"
+
+
+# ── rows ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _facts(found: SizeResult, subject: Subject) -> Iterator[Row]:
+    """Yield what was asked: the GPU, the model and its loop, the bytes."""
+    room, alone = found.room, found.peers is None
+    yield "gpu", f"{found.preset.gpu.name}: estimated, see the low and high ends"
+    if found.peers is not None:
+        yield from network_rows(found.peers)
+        yield from _host_rows(found)
+    if subject.what:
+        yield "model", subject.what
+    yield "optimizer", subject.optimizer
+    yield from _loop_rows(found, subject)
+    left = f", {format_bytes(room.reserve)} in reserve" if room.reserve else ""
+    yield "budget", f"{spelled(room.limit)}{'' if alone else ' each'}{left}"
+    if alone:
+        yield from _host_rows(found)
+    if found.shares:
+        yield "shares", f"{format_bytes(found.shares)} of weights and states each"
+
+
+def _loop_rows(found: SizeResult, subject: Subject) -> Iterator[Row]:
+    """Yield what the options change in the loop."""
+    loop = subject.loop
+    if found.adapters is not None:
+        yield "lora", found.adapters
+    if loop.autocast:
+        yield "autocast", f"{loop.autocast}, of forward and loss"
+    if loop.attention:
+        yield "attention", loop.attention
+    if loop.accumulate > 1:
+        yield "accumulate", f"{loop.accumulate:,} micro-batches per update; times are of an update"
+    if loop.total is not None:
+        tried = ", ".join(f"{one.batch:,}" for one in found.by_batch)
+        yield "global batch", f"{loop.total:,} samples per update; micro-batches tried: {tried}"
+
+
+def _host_rows(found: SizeResult) -> Iterator[Row]:
+    """Yield a row with what the host holds, if tensors can be offloaded to it."""
+    capacity = found.machine.host_capacity
+    if offloads(found.machine) and capacity is None:
+        yield "host", "of any size: --host 64GB says what yours has"
+    elif offloads(found.machine) and capacity is not None:
+        yield "host", spelled(capacity) + ("" if found.peers is None else " for each rank")
+
+
+def _summary(found: SizeResult) -> Iterator[Row]:
+    """Yield on one GPU which batches fit, and how fast."""
+    if found.peers is not None:
+        return
+    fastest, largest, unplanned, least = found.fastest, found.largest, found.unplanned, found.least
+    if fastest is not None:
+        span, times = found.spans.get(fastest.batch), time_span(fastest.seconds or 0.0)
+        needs = f", {between(span, size)} of memory" if span else ""
+        yield "train with", f"{_rate(fastest, found)}, {between(times, duration)}{needs}"
+        if bought := found.samples_per_price():
+            each, million = number(bought, 3), number(1e6 / bought, 3)
+            yield "price", f"{found.price:g} per hour: {each} samples per 1.00, {million} per million samples"
+    nearly = found.nearly_fastest
+    if nearly is not None and nearly is not fastest:
+        span = found.spans.get(nearly.batch)
+        needs = f", {size(span.expected)} of memory" if span else ""
+        yield "within 5 %", f"{_rate(nearly, found)}{needs}: the smallest tried"
+    if unplanned is not None:
+        yield "without a plan", f"up to {batch_words(unplanned)}, of those tried"
+    if largest is not None and largest is not unplanned:
+        yield "with a plan", f"up to {batch_words(largest)}, of those tried: {_speed(largest, found)}"
+    if least is not None:
+        within = f"{batch_words(least)} within {spelled(least.budget + found.room.constant)}"
+        yield "smallest budget", f"{within}: {_speed(least, found)}"
+    if largest is not None and (line := pinning(found)):
+        yield "pinned memory", line
+
+
+def _rate(one: BatchTrial, found: SizeResult) -> str:
+    return f"{batch_words(one)}: {rate_words(found, found.rate(one))} samples/s"
+
+
+def _speed(one: BatchTrial, found: SizeResult) -> str:
+    most = " at most" if one is found.least or one.batch in found.hasty else ""
+    overhead, rate = signed(one.overhead or 0.0), rate_words(found, found.rate(one))
+    return f"{duration(one.seconds or 0.0)}{most}, {overhead} vs. baseline, {rate} samples/s"
+
+
+# ── sections ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _batch_section(found: SizeResult, name: str) -> Section:
+    """Return the table of batches, with a figure. name: of the GPU."""
+    bars = tuple(
+        Bar(f"{one.batch:,}", found.rate(one), one is found.fastest, found.spans.get(one.batch))
+        for one in found.fitting
+    )
+    if found.peers is None:
+        left = f", {format_bytes(found.room.reserve)} stay free" if found.room.reserve else ""
+        hasty = HASTY if found.hasty else ""
+        hint = f"{ENDS} {hasty} {format_bytes(found.room.limit)} may be used{left}."
+        return Section(batch_table(found, name, hint), bars, _line_of_page(found))
+    network = "; ".join(words for _label, words in network_rows(found.peers))
+    hint = f"{network}. Samples per second are of all GPUs. ≤, ≥: from a short search."
+    title = f"{name}: {found.gpus:,} GPUs"
+    return Section(batch_table(found, title, hint), bars, f"{capital(line_of(found))}.")
+
+
+def _line_of_page(found: SizeResult) -> str:
+    one = found.fastest
+    if one is None:
+        return f"It {unfit(found)}."
+    plan = "without a plan" if one.batch in found.as_it_is else "with a plan"
+    times = between(time_span(one.seconds or 0.0), duration)
+    rate = rate_words(found, found.rate(one))
+    return f"It fits. Train with {batch_words(one)}, {plan}: {rate} samples/s, {times} an iteration."
+
+
+def _details(found: SizeResult) -> list[Section]:
+    """Return what there is to say of the batch to train with."""
+    one, steps = found.fastest, found.next_steps
+    sections = list[Section]()
+    if steps is not None:
+        title = f"batch {steps.batch:,}: other ways; plans within {format_bytes(steps.within)}"
+        sections.append(Section(way_table(found, title, steps.rows)))
+    if one is not None and found.parts is not None:
+        title = f"batch {one.batch:,}: what the device holds when it holds most"
+        modules = module_table(found.parts, "By module", "Layer indices are shown as *.")
+        sections += [Section(kind_table(found.parts, title)), Section(modules, untitled=True)]
+    if one is not None and found.peers is not None:
+        title = f"batch {one.batch:,} on each rank: FSDP2's policies, and a plan"
+        sections.append(Section(way_table(found, title, _ways(found, one))))
+        title = f"batch {one.batch:,} on each rank: time against memory"
+        curves = (
+            Curve("FSDP2", [(point.budget, point.policy_seconds) for point in found.curve]),
+            Curve("plan", [(point.budget, point.seconds) for point in found.curve]),
+        )
+        sections.append(Section(curve_table(found, title), curves=curves))
+    return sections
+
+
+def _ways(found: SizeResult, one: BatchTrial) -> Iterator[Alternative]:
+    """Yield FSDP2's policies at a batch, and memplan's plan."""
+    samples = found.gpus * one.samples
+    for row in found.policies[one.batch]:
+        span = found.policy_spans.get(row.name)
+        yield Alternative(f"FSDP2: {row.name}", "", span, row.seconds or 0.0, samples)
+    yield Alternative(PLAN, "", found.spans.get(one.batch), one.seconds or 0.0, samples)

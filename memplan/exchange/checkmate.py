@@ -51,7 +51,7 @@ def read(path: Path, options: Options) -> Graph:
         size = whole(sizes.get(number) if sizes else 1, f"cost_ram of node {number}")
         reads = _numbers(args.get(number, ()), f"args of node {number}")
         for read in reads:
-            if place.get(read, len(place)) >= place[number]:
+            if place.get(read, len(place)) >= place[number]:  # len(place): a node that is missing
                 raise ValueError(f"node {number} reads node {read}, which does not stand before it")
         nodes.append(Node(names[number], time, size, [place[read] for read in reads], number in backward))
     parameters = whole(fields.get("cost_ram_parameters") or 0, "cost_ram_parameters")

@@ -104,6 +104,7 @@ def write(name: str, graph: Graph, path: Path, options: Options) -> list[str]:
 
 
 def _module(name: str) -> Any:
+    # Only the one that is used: some import large packages.
     return import_module(f".{name}", __package__)
 
 

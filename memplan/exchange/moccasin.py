@@ -37,6 +37,7 @@ def read(path: Path, options: Options) -> Graph:
     place = {node: index for index, node in enumerate(_order(dag, about))}
     by_id = {_id(row): row for row in rows}
     names = [str(row.get("name", "")) for row in rows]
+    # Random layered graphs have numbers as names: their nodes become n0, n1, …
     named = all(isinstance(row.get("name"), str) for row in rows) and len({*names}) == len(names)
     nodes = [
         _node(by_id[node], named, [place[before] for before in dag.predecessors(node)]) for node in place
@@ -105,6 +106,7 @@ def _order(dag: nx.DiGraph[Any], about: Row) -> list[int | str]:
         return found
     order = sequence(about["order"], "field 'order'")
     if (
+        # type(): True would be equal to the id 1.
         not all(type(node) in (int, str) for node in order)
         or {*order} != {*found}
         or len(order) != len(found)

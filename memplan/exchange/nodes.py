@@ -85,9 +85,11 @@ def nodes_of(graph: Graph, options: Options) -> tuple[list[Node], list[str]]:
     for index, name in enumerate(operations.name):
         written: list[int] = operations.writes[index].tolist()
         made = [tensor for tensor in written if producers[tensor][0] == index]
+        # A later contribution adds to the memory of the earlier ones, and so needs them.
         before = {other for tensor in written for other in producers[tensor] if other < index}
         needed = {other for tensor in graph.input_lists[index] for other in producers[tensor]}
         size = int(graph.tensors.bytes[made].sum())
+        # Updates count as backward: that model has no third phase.
         backward = operations.phase.item(index) >= Phase.BACKWARD
         time = round(operations.time.item(index) / unit)
         nodes.append(Node(name, time, size, sorted((before | needed) - {index}), backward))

@@ -65,6 +65,7 @@ def read(path: Path, options: Options) -> Graph:
         raise ValueError("is not an ONNX model with operations")
     fix_dimensions(model.graph, options.dims or {})
     try:
+        # data_prop: values of shapes are followed, which a Reshape takes as its size.
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # inference raises anything for a graph that is not valid
         raise ValueError(f"its sizes do not fit each other: {one_line(error)}") from None
@@ -118,6 +119,7 @@ class _Reading:
         self.computed: set[str] = set()
 
     def take(self, node: Any) -> None:
+        # AttributeProto.GRAPH and GRAPHS: branches and bodies of If and Loop.
         if any(attribute.type in (5, 10) for attribute in node.attribute):
             raise ValueError(f"{node.op_type} {node.name!r} has graphs of its own, which are not understood")
         inputs = [name for name in node.input if name]
@@ -200,14 +202,18 @@ class _Reading:
         shapes = [self.form(name).shape if name else () for name in node.input]
         if node.op_type in ("MatMul", "Gemm", "FusedMatMul"):
             transposed = any(one.name == "transA" and one.i for one in node.attribute)
+            # The inner dimension: the last of A, or of a transposed A the last but one.
             inner = shapes[0][-2 if transposed and len(shapes[0]) > 1 else -1]
             return 2 * inner * prod(self.form(node.output[0]).shape)
         if node.op_type == "Conv":
+            # Each element of the result sums over one filter: the channels of a group times the window.
             return 2 * prod(self.form(node.output[0]).shape) * prod(shapes[1][1:])
         if node.op_type == "ConvTranspose":
+            # Each element of the input is spread over one filter.
             return 2 * prod(shapes[0]) * prod(shapes[1][1:])
         if node.op_type == "ConvGrad":
             wanted = sum(bool(name) for name in node.output[:2])
+            # As many as forward for each gradient that is wanted: of the input, and of the weights.
             return 2 * wanted * prod(shapes[0]) * prod(shapes[2][1:])
         return 0
 
@@ -256,6 +262,7 @@ def fix_dimensions(graph: Any, dims: Mapping[str, int]) -> None:
     open_: dict[str, str] = {}
     for info in inputs:
         for axis, one in enumerate(info.type.tensor_type.shape.dim):
+            # A negative number stands for an open dimension too.
             if not (one.HasField("dim_value") and one.dim_value >= 0):
                 name = one.dim_param or f"{info.name}.{axis}"
                 open_.setdefault(name, info.name)

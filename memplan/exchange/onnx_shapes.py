@@ -56,6 +56,7 @@ class Shapes:
             self._know(info.name, info.type)
         for one in graph.initializer:
             self.forms[one.name] = Form(one.data_type, tuple(one.dims))
+            # External data is in other files, which are not read.
             if prod(one.dims) <= MOST_VALUES and one.data_location != onnx.TensorProto.EXTERNAL:
                 self._value(one.name, lambda one=one: onnx.numpy_helper.to_array(one))
 
@@ -74,6 +75,7 @@ class Shapes:
                     self.forms[name] = form
         elif any(name and name not in self.forms for name in node.output):
             self._infer(node)
+        # ONNX's own operators alone: those of other domains may have the same names.
         if node.op_type in _COMPUTED and not node.domain:
             self._compute(node, given, values, attributes)
 
@@ -106,10 +108,12 @@ class Shapes:
         if form is None or prod(form.shape) > MOST_VALUES:
             return
         of_forms = node.op_type in ("Shape", "Size")
+        # Shape and Size need only the form of their input, all others its values.
         if (given[0] if given else None) is None if of_forms else any(one is None for one in values):
             return
         inputs: Sequence[Any] = [one.shape for one in given if one] if of_forms else values
         self._value(name, lambda: _COMPUTED[node.op_type](self._onnx, inputs, attributes))
+        # Another shape than inferred: the operator has a case that is not computed here.
         if name in self.values and self.values[name].shape != form.shape:
             del self.values[name]
 
@@ -119,7 +123,7 @@ class Shapes:
                 found = np.asarray(compute())
         except Exception:  # values that do not fit the operator: the result stays unknown
             return
-        if found.dtype.kind in "biuf":
+        if found.dtype.kind in "biuf":  # bool, int, uint, float
             self.values[name] = found
 
     def _know(self, name: str, kind: Any) -> None:
@@ -170,6 +174,7 @@ def _normalized(*extra: int) -> Rule:
         x = call.inputs[0]
         if x is None:
             return ()
+        # range gives a negative axis its index, and refuses one outside.
         axis = range(len(x.shape))[call.attributes.get("axis", -1)]
         shape = (*x.shape[:axis], *(1 for _length in x.shape[axis:]))
         statistics = Form(call.attributes.get("stash_type", FLOAT), shape)
@@ -191,7 +196,7 @@ def _product(call: _Call) -> Sequence[Form | None]:
         if call.attributes.get(f"transBatch{letter}"):
             shape.insert(len(shape) - 2, shape.pop(0))
         if call.attributes.get(f"trans{letter}") and len(shape) > 1:
-            shape[-2:] = shape[:-3:-1]
+            shape[-2:] = shape[:-3:-1]  # the last two, reversed
     first, second = shapes
     batch = np.broadcast_shapes(tuple(first[:-2]), tuple(second[:-2]))
     rows = first[-2:-1]
@@ -201,6 +206,7 @@ def _product(call: _Call) -> Sequence[Form | None]:
 
 def _loss(call: _Call) -> Sequence[Form | None]:
     scores, labels = call.inputs[:2]
+    # The helper gives texts as bytes.
     each = call.attributes.get("reduction", b"mean") in (b"none", "none")
     if scores is None or (each and labels is None):
         return ()
@@ -322,12 +328,14 @@ def _slice(_onnx: Any, inputs: Sequence[Array], attributes: Mapping[str, Any]) -
     steps = parts[3] if len(parts) > 3 else [1] * len(starts)
     places = [slice(None)] * inputs[0].ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        # A step below 0 with the least int32 (or less) as end goes on to the first element.
         places[axis] = slice(start, end if end > -(2**31) or step > 0 else None, step)
     return inputs[0][tuple(places)]
 
 
 def _divided(a: Array, b: Array) -> Array:
     """Divide, toward zero for whole numbers."""
+    # NumPy's // would round down.
     return np.trunc(a / b).astype(a.dtype) if a.dtype.kind in "iu" else a / b
 
 
@@ -337,6 +345,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _over(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(_onnx: Any, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+        # Without axes over all.
         axes = _axes(inputs, attributes) or None
         return function(inputs[0], axis=axes, keepdims=bool(attributes.get("keepdims", 1)))
 
@@ -344,6 +353,7 @@ def _over(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reshaped(_onnx: Any, inputs: Sequence[Array], _attributes: Mapping[str, Any]) -> Array:
+    # 0 keeps the input's size.
     shape = [inputs[0].shape[place] if n == 0 else int(n) for place, n in enumerate(inputs[1])]
     return inputs[0].reshape(shape)
 

@@ -41,6 +41,7 @@ def _kinds() -> NDArray[np.int64]:
     kinds = np.full(256, OTHER, np.int64)
     for opcode in pickletools.opcodes:
         if opcode.name in NAMES:
+            # A negative size says that a length stands before the data.
             size = opcode.arg.n if opcode.arg else 0
             kinds[ord(opcode.code)] = size if size >= 0 else TEXT + _LENGTHS[size]
     return kinds
@@ -63,10 +64,12 @@ def _is_plain(data: NDArray[np.uint8], kinds: NDArray[np.int64]) -> bool:
         length = kind if kind >= 0 else kind - TEXT
         if place + length > end:
             return False
+        # A memo index of four bytes is checked below like a length.
         if kind >= 0 and opcode != _LONG_BINPUT:
             place += length
             continue
         number = 0
+        # Little-endian, as all of pickle's lengths.
         for k in range(length - 1, -1, -1):
             if number >= 2**48:  # before the product overflows; no file is that long
                 return False

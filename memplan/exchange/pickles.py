@@ -165,16 +165,19 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage, repo
 
         Raises ValueError.
         """
+        # Other containers can't be keys, and so are never hashed.
         below = [self._weights.get(id(item), (0, 0)) for item in items]
         weight = 1 + sum(one for one, _depth in below)
         depth = 1 + max((depth for _one, depth in below), default=0)
         if weight > MOST_TUPLES or depth > DEEPEST:
             raise ValueError("tuples are nested too deeply")
         made = kind(items)
+        # By id: to hash a deep tuple is what may take for ever.
         self._weights[id(made)] = weight, depth
         self._alive.append(made)
         return made
 
+    # A copy: Python's own unpickler keeps its entries.
     dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch}  # pyright: ignore
 
 

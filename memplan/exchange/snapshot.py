@@ -70,6 +70,7 @@ def read(path: Path, options: Options) -> Graph:
     own = [mapping(segment, "a segment") for segment in segments]
     own = [segment for segment in own if segment.get("device", 0) == device]
     blocks = dict(_blocks(own))
+    # Of the allocations at one address only the last can be a block of the segments.
     last = {entry["addr"]: place for place, entry in enumerate(trace) if _is_allocation(entry)}
     life = _Life(draft)
     for place, entry in enumerate(trace):
@@ -119,6 +120,7 @@ class _Life:
     def _free(self, entry: Row, *, requested: bool) -> None:
         address = self._address(entry)
         tensor = self.live.pop(address, None)
+        # A completion without a request in the trace frees a block from before it; with one it adds nothing.
         if tensor is None and (requested or address not in self.gone):
             tensor = self._tensor(entry)
             self.before.append(tensor)
@@ -176,6 +178,7 @@ def _blocks(segments: list[Row]) -> Iterator[tuple[int, int]]:
             size = whole(row.get("size"), "size of a block")
             if row.get("state") == "active_allocated":
                 yield address, size
+            # Blocks of a segment lie one after another.
             address += size
 
 

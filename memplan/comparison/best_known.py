@@ -109,6 +109,7 @@ def joined(known: Mapping[Place, Best], rows: Iterable[Row], commit: str, date: 
     result = dict(known)
     for row in rows:
         best = result.get(row.place)
+        # ∞ says that there is no schedule: a record of a schedule can't have it.
         bound = None if row.lower_bound == inf else row.lower_bound
         if row.solved and row.time is not None and (best is None or row.time < best.time * (1 - SAME)):
             bound = max((x for x in (bound, best and best.bound) if x is not None), default=None)
@@ -128,6 +129,7 @@ def revision() -> str:
         lines = subprocess.run(git, capture_output=True, check=True, text=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
         return ""
+    # The package may lie in another project's checkout, whose commit says nothing of it.
     return lines[1] if Path(lines[0]) == root else ""
 
 

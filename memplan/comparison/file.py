@@ -45,9 +45,12 @@ def read_rows(path: Path) -> dict[Key, Row]:
         raise InputError(f"{path}: not UTF-8 text") from None
     head = text[: text.find("\n") + 1]
     names = _names(head)
+    # A process that was killed at once may have left a part of the head.
     if not (names in _heads() if head else _HEAD.startswith(text)):
         raise InputError(f"{path}: not a table of plan bench: it has other columns")
+    # A history may be longer than csv's limit of 131072 characters.
     csv.field_size_limit(max(len(text), csv.field_size_limit()))
+    # newline="": csv finds the ends of lines itself, as cells in quotes may have some.
     lines = csv.reader(io.StringIO(_whole_lines(text)[len(head) :], newline=""))
     kinds = _KINDS[: len(names)]
     rows = [_row(path, number, line, kinds) for number, line in enumerate(lines, start=2)]
@@ -107,6 +110,7 @@ def _heads() -> list[list[str]]:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, tuple):
+        # repr: the same float is read back.
         return " ".join(f"{one.seconds!r}:{one.time!r}" for one in cast("tuple[Improvement, ...]", value))
     return "" if value is None else cell_text(value) if isinstance(value, str) else value
 
@@ -124,6 +128,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "float | None": lambda text: float(text) if text else None,
     "tuple[Improvement, ...]": lambda text: tuple(map(_found, text.split())),
 }
+# Types are texts here: trials.py imports annotations from __future__.
 _KINDS = [_READERS[str(field.type)] for field in fields(Row)]
 
 

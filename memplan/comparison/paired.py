@@ -72,8 +72,10 @@ def signed_rank_p(differences: Sequence[float]) -> float:
         # ways[s]: number of assignments of signs with doubled rank sum s
         ways = [1] + [0] * total
         for rank in ranks:
+            # Downwards, so that each rank counts at most once.
             for at in range(total, rank - 1, -1):
                 ways[at] += ways[at - rank]
+        # Both tails have the same number of assignments.
         return min(1.0, 2 * sum(ways[: smaller + 1]) / 2 ** len(differences))
     deviation = sqrt(sum(rank * rank for rank in ranks)) / 2.0  # of a sum of independent ranks or nothing
     return min(1.0, erfc((total / 2.0 - smaller) / deviation / sqrt(2.0)))
@@ -83,6 +85,7 @@ def _doubled_ranks(sizes: Sequence[float]) -> list[int]:
     """Return twice the rank of each size, from 1; equal sizes have the mean of their ranks."""
     counts, below, doubled = Counter(sizes), 0, dict[float, int]()
     for size in sorted(counts):
+        # Twice the mean of the ranks below + 1 to below + count.
         doubled[size] = 2 * below + counts[size] + 1
         below += counts[size]
     return [doubled[size] for size in sizes]
@@ -108,6 +111,7 @@ def _compared(solver: str, other: str, mine: Mapping[Place, float], theirs: Mapp
 def _difference(mine: float, theirs: float) -> float:
     """Return log(mine / theirs), 0 if they are the same up to rounding."""
     if inf in (mine, theirs) or 0.0 in (mine, theirs):
+        # 0 and ∞ have no quotient.
         return 0.0 if mine == theirs else copysign(inf, mine - theirs)
     difference = log(mine / theirs)
     # rounded: times that differ by the same factor are ties

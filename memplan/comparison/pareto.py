@@ -54,6 +54,7 @@ def points(on: Instance, rows: Iterable[Row]) -> list[Point]:
 
 
 def _point(budget: int, found: Sequence[Point], bounds: dict[int, float]) -> Point:
+    # A schedule of a larger budget counts too, if its peak fits here.
     within = [one for one in found if one.peak <= budget]
     best = min(within, key=lambda one: (one.time, one.peak), default=Point(budget, inf, budget))
     bound = max((bound for other, bound in bounds.items() if other >= budget), default=0.0)
@@ -73,6 +74,7 @@ def next_budget(on: Instance, known: Sequence[Point], min_memory: int) -> int | 
         (width * height, left.budget + width // 2)
         for left, right in pairwise(ends)
         if right.time < inf
+        # To its peak, not its budget: between the two it is known to fit.
         and (width := right.peak - left.budget) > max(1.0, NARROWEST * on.baseline_peak)
         and (height := min(left.time, NONE_FOUND * slowest) - right.time) > LOWEST * on.baseline_time
     ]

@@ -112,6 +112,7 @@ class _Plot:
             f"{name}: {curve.share(self.low):.0%} at {self.low:g}, {curve.share(self.high):.0%} in the end"
         )
         line = f"M{self.x(self.low):.1f} {self.y(curve.share(self.low)):.1f}"
+        # Equal steps are one: the share there counts them all.
         for step in dict.fromkeys(step for step in curve.steps if step > self.low):
             line += f"H{self.x(step):.1f}V{self.y(curve.share(step)):.1f}"
         yield f'<path d="{line}H{self.x(self.high):.1f}" {pen}><title>{share}</title></path>'

@@ -29,6 +29,7 @@ class Curve(NamedTuple):
     problems: int
 
     def share(self, at: float) -> float:
+        # A step at the very value counts.
         return bisect_right(self.steps, at) / self.problems
 
 
@@ -44,6 +45,7 @@ def performance_profiles(rows: Iterable[Row]) -> list[Curve]:
         if not row.solved or row.time is None:
             return inf
         fastest = best[row.place]
+        # A fastest time of 0 has no quotients.
         return 1.0 if row.time <= fastest * (1 + SAME) else row.time / fastest if fastest else inf
 
     return _curves(rows, len(best), ratio)
@@ -60,6 +62,7 @@ def times_to_gap(rows: Iterable[Row], gap: float) -> list[Curve]:
     known = {place: bound for place, bound in bounds.items() if bound and bound < inf}
 
     def seconds(row: Row) -> float:
+        # (time - bound) / time <= gap, solved for the time.
         limit = known.get(row.place, -inf) / (1 - gap) * (1 + SAME)
         return min((found.seconds for found in row.history if found.time <= limit), default=inf)
 

@@ -43,6 +43,7 @@ class Match:
     @property
     def at_least_as_good(self) -> bool:
         """Whether memplan's row is at most the rounding slower, or the only one within the budget."""
+        # If nothing was published within the budget, any answer is as good.
         if self.published.overhead is None or self.solved is None:
             return self.published.overhead is None
         return (self.solved.overhead_percent or 0.0) <= self.published.overhead + ROUNDING
@@ -62,6 +63,7 @@ def matches(rows: Iterable[Row], published: Mapping[tuple[str, float], Published
     """Match rows with the published results of the same graph and budget."""
     fastest: dict[tuple[str, float], Row | None] = {}
     for row in rows:
+        # Rounded: a budget in whole bytes is not exactly its percentage.
         place = row.graph, round(100 * row.budget / row.baseline_peak, 2) if row.baseline_peak else 0.0
         if place in published:
             known = fastest.setdefault(place, None)

@@ -67,6 +67,8 @@ def _here(
     try:
         while True:
             while len(running) < workers and (trial := next(waiting, None)):
+                # Trials of one problem that run together may each compute its bounds: none is known before
+                # one ends.
                 running.append(_Running(trial, 0.0 if trial.place in bounds else bound_seconds))
             if not running:
                 return
@@ -107,6 +109,7 @@ class _Running:
         self.trial, self.started = trial, monotonic()
         limit = inf if trial.time_limit is None else trial.time_limit
         self.allowed = limit + bound_seconds + GRACE_SECONDS
+        # The warm-up is included until STARTED is heard.
         self.end = self.started + WARM_UP_SECONDS + self.allowed
         self.last: Message | None = None
         self.worker = Worker("bench")

@@ -101,6 +101,7 @@ def median_rows(rows: Iterable[Row]) -> list[Row]:
 
 
 def median(seeds: Sequence[Row]) -> Row:
+    # Sorted by by_seed, so of two in the middle the slower.
     return seeds[len(seeds) // 2]
 
 
@@ -139,6 +140,7 @@ def best_bounds(rows: Iterable[Row]) -> dict[Place, Bounds]:
 def refuted(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Return rows whose lower bound another row's schedule refutes, with that row; one of them is wrong."""
     slowest_first = sorted((row for row in rows if row.time is not None), key=lambda row: -(row.time or 0.0))
+    # Of each problem the dict keeps the last, which is the fastest.
     fastest = {row.place: row for row in slowest_first}
     return [
         (row, other)

@@ -167,6 +167,7 @@ def curve_tables(rows: Sequence[Row]) -> Iterator[Table]:
     if last:
         title = f"problems within {TARGETS[-1]:.0%} of the bound after some time, of {curves[0].problems}"
         ends = next(place for place, seconds in enumerate(_SECONDS, 1) if seconds >= last)
+        # As many columns as fit, up to the first by which all steps have come.
         yield _curves(title, curves, _SECONDS[max(0, ends - len(_FACTORS)) : ends], " s")
 
 
@@ -184,6 +185,7 @@ def change_tables(found: Sequence[Change]) -> Iterator[Table]:
     cells: list[list[str]] = []
     for verdict in (Verdict.WORSE, Verdict.BETTER):
         moved = [change for change in found if change.verdict is verdict]
+        # Rows that gained or lost a schedule have no percentage, and come first.
         moved.sort(key=lambda change: -abs(inf if change.percent is None else change.percent))
         cells += [_change_cells(change) for change in moved[:_CHANGES]]
     title = "against the earlier table: " + ", ".join(f"{counts[v]} {v}" for v in Verdict)
@@ -223,7 +225,9 @@ def _cell(seeds: Sequence[Row], best: Mapping[Place, float], bounds: Mapping[Pla
     """Return a cell of a matrix; with several seeds it has the best, the median and the worst."""
     row = seeds[0]
     if row.solved and len(seeds) > 1:
+        # by_seed sorts them: the first is the best, the last the worst.
         return "/".join(_word(one) for one in (row, median(seeds), seeds[-1])) + _mark(row, best)
+    # A bound of ∞ is a proof, from whichever row it comes.
     if row.overhead_percent is None and bounds[row.place].lower == inf:
         return "x "
     if row.outcome in _UNFOUND and bounds[row.place].backward_once == inf:
@@ -234,7 +238,7 @@ def _cell(seeds: Sequence[Row], best: Mapping[Place, float], bounds: Mapping[Pla
 def _word(row: Row) -> str:
     if row.overhead_percent is None:
         return _WORDS[Outcome(row.outcome)]
-    return f"{row.overhead_percent + 0.0:.2f}"
+    return f"{row.overhead_percent + 0.0:.2f}"  # + 0.0: not "-0.00"
 
 
 def _mark(row: Row, best: Mapping[Place, float]) -> str:

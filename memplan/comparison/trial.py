@@ -56,6 +56,7 @@ def warm_up(solver: str, given: Mapping[str, str], links: Links) -> None:
     """
     rate = 1e9
     graph = with_updates(chain(8), optimizer=ADAMW, when="in-backward", device_rate=rate, host_rate=rate)
+    # Less than the baseline's peak, so that the solver has to search.
     problem = Problem(graph, baseline(graph).peak * 4 // 5, Machine(links=links))
     with suppress(Exception):
         registry.solve(solver, problem, WARM_UP_LIMIT, given, bound_seconds=0.0)
@@ -98,6 +99,7 @@ def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
 
 def improvements(race: Incumbent) -> list[tuple[float, float]]:
     """Return, for each schedule that was faster than all before, when it was found, and its seconds."""
+    # reversed: of equal times the earliest remains.
     first = {one.best: one.elapsed for one in reversed(race.history) if one.best < inf}
     return [(round(elapsed, 3), best) for best, elapsed in reversed(first.items())]
 

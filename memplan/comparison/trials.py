@@ -136,6 +136,7 @@ def trials(
 ) -> list[Trial]:
     """Return the trials graph by graph, budget by budget, without duplicates."""
     combined = product(instances, budgets, contenders)
+    # Two budgets may be as many bytes: one trial, named as the later of them.
     once = {trial.key: trial for trial in (Trial(*one, time_limit) for one in combined)}
     return list(once.values())
 

@@ -65,6 +65,7 @@ def _markdown_lines(found: Comparison) -> Iterator[str]:
         yield from _markdown_table(table)
     yield from (f"- {_plain(one.text)}" for one in found.remarks)
     for svg in found.plots:
+        # A figure in Markdown needs a text: that of the SVG.
         name = svg.split('aria-label="', 1)[1].split('"', 1)[0]
         yield f"\n![{name}](data:image/svg+xml;base64,{b64encode(svg.encode()).decode()})"
     yield f"\n## Graph by graph\n\n{_plain(found.legend)}\n"

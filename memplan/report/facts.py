@@ -98,6 +98,7 @@ def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:
     at = passed(line)
     if len(bytes_) and at[0] > 0:  # until the first step there is what the iteration before has left
         at, bytes_ = np.append([0.0], at), np.append(bytes_[-1:], bytes_)
+    # The slice is for schedules without steps.
     shown = np.append([True], np.diff(bytes_) != 0)[: len(bytes_)]
     return {
         "name": name,

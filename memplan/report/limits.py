@@ -41,6 +41,7 @@ def memory_limit(subject: Subject, rows: Lifetimes) -> str:
     parts = sums[step]
     kinds = [f"{KINDS[k]} {format_bytes(int(parts[k]))}" for k in np.argsort(-parts)[:_KINDS] if parts[k]]
     there = rows.of((rows.tensor != WORKSPACE) & (rows.there(step) > 0))
+    # A tensor that is recomputed while a copy is resident is there twice.
     largest = sorted(set(there.tensor.tolist()), key=lambda x: (-int(graph.tensors.bytes[x]), x))[:_TENSORS]
     named = ", ".join(f"{graph.tensors.name[x]} {format_bytes(int(graph.tensors.bytes[x]))}" for x in largest)
     text = f"Most memory: {format_bytes(peak)}{of} {_while(subject, step)}: {', '.join(kinds)}"
@@ -76,6 +77,7 @@ def time_parts(subject: Subject, line: Timeline) -> str:
     recomputed = fsum(seconds[repeated].tolist())
     busy = fsum(seconds[on_device].tolist())
     parts = [("computing", busy - recomputed), ("recomputing", recomputed)]
+    # Rounded sums may exceed the period by a little.
     idle, causes = max(0.0, line.period - busy), cause_words(subject.memories)
     most = max(waiting, key=lambda cause: waiting[cause], default=None)
     index = -1 if most is None or not waiting[most] else cause_index(most, subject.memories)

@@ -53,12 +53,15 @@ def moments(graph: Graph, line: Timeline, rows: Lifetimes) -> MemoryTimeline:
     total = sums.sum(axis=1)
     computes = line.queue == Queue.COMPUTE
     group = 2 * np.cumsum(computes) - computes  # odd: a computation; even: the steps after it
+    # lexsort's last key counts first: by group, then the largest bytes.
     order = np.lexsort((-total, group))
     _groups, first = np.unique(group[order], return_index=True)
     steps = order[first]
+    # The first step of the group, as groups increase.
     when = at[np.searchsorted(group, group[steps])]
     until = np.append(when[1:], at[-1])
     high = np.concatenate(([0], total[steps], [0]))
+    # Groups that last no time are shown if they are higher than those around them.
     spike = (high[1:-1] > high[:-2]) & (high[1:-1] >= high[2:])
     shown = (until > when) | spike
     when, steps = when[shown], steps[shown]

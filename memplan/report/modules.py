@@ -50,5 +50,6 @@ def _at_peak(rows: Lifetimes, of_tensor: Ints, count: int) -> Ints:
     if len(live):
         at = int(live.argmax())
         kept = rows.of(rows.tensor != WORKSPACE)
+        # add.at: `+=` would count one tensor for each module.
         np.add.at(there, of_tensor[kept.tensor], kept.size * kept.there(at))
     return there

@@ -86,8 +86,10 @@ def highest(at: Floats, sums: Ints, edges: Floats) -> Ints:
     if not len(at):
         return np.zeros((len(edges) - 1, sums.shape[1]), np.int64)
     total = sums.sum(axis=1)
+    # The row at the left edge began before it, or at it.
     first = np.maximum(np.searchsorted(at, edges[:-1], side="right") - 1, 0)
     last = np.maximum(np.searchsorted(at, edges[1:], side="left"), first + 1)
+    # Moments at the very end are in the last column.
     last[-1] = len(at)
     return sums[[a + int(total[a:b].argmax()) for a, b in zip(first.tolist(), last.tolist(), strict=True)]]
 
@@ -123,7 +125,9 @@ def _fills(subject: Subject, line: Timeline, queue: int, edges: Floats) -> list[
     names = sorted(set(colours.tolist()))
     period = float(edges[-1])
     shares = np.stack([busy(*folded(start[colours == x], end[colours == x], period), edges) for x in names])
+    # An iteration of no time has columns of no width.
     lengths = np.maximum(np.diff(edges), np.finfo(np.float64).tiny)
+    # Rounded up to quarters, so that short work stays visible; rounding errors are no work.
     parts = np.ceil(4 * np.minimum(shares.sum(axis=0) / lengths, 1.0) - 1e-6) / 4
     return [(names[which], part) for which, part in zip(shares.argmax(axis=0), parts.tolist(), strict=True)]
 
@@ -135,6 +139,7 @@ def _colours(subject: Subject) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
     found: list[str] = []
     for verb, target, _where in schedule.rows():
         if verb != Verb.COMPUTE:
+            # Deletes as well: they are in no queue, and are not drawn.
             found.append(COPY)
         else:
             found.append(RECOMPUTED if target in seen else PHASE[int(phases[target])])

@@ -27,6 +27,7 @@ def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
     copies = ((f"a write to the {name}", f"a read from the {name}") for name in memories[Memory.DISK :])
     return (
         "a computation on the device",
+        # LAUNCH and FENCE are below NOTHING, one after the other: their words follow the queues'.
         "a computation on the CPU",
         "a copy to the host",
         "a copy from the host",

@@ -52,6 +52,7 @@ def recomputed_runs(schedule: Schedule) -> NDArray[np.bool_]:
 
 
 def bars(rows: Lifetimes, passed: Floats, period: float) -> tuple[Floats, Floats]:
-    """Return the seconds when each copy is made and freed. passed: as returned by `moments.passed`."""
+    """Return the seconds when each copy is made and freed. passed: of memory_timeline."""
+    # An end past the last step is in a later iteration.
     iterations, steps = np.divmod(rows.end, max(1, rows.steps))
     return passed[rows.start], passed[steps] + iterations * period

@@ -37,7 +37,7 @@ def picture(curves: Sequence[Curve]) -> str:
 
     def place(size: int, seconds: float) -> tuple[float, float]:
         right = _LEFT + (_RIGHT - _LEFT) * size / most_bytes
-        return right, _BOTTOM - (_BOTTOM - _TOP) * seconds / most_seconds
+        return right, _BOTTOM - (_BOTTOM - _TOP) * seconds / most_seconds  # y grows downwards in SVG
 
     parts = [
         f'<svg class="tradeoff" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '

@@ -48,4 +48,5 @@ def _slice(place: dict[str, int], slice_: Slice) -> Iterator[Event]:
     for number in slice_.leads:
         yield {"ph": "s", "id": number, **arrow}
     for number in slice_.follows:
+        # bp e: the arrow ends at the slice around its time, not at the next one.
         yield {"ph": "f", "bp": "e", "id": number, **arrow}

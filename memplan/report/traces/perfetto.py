@@ -96,6 +96,7 @@ def _detail(name: str, value: str | int | float) -> bytes:
         return _text(10, name) + _text(6, value)
     if isinstance(value, int):
         return _text(10, name) + _int(4, value)
+    # Field 5 with wire type 1: eight bytes.
     return _text(10, name) + _varint(5 << 3 | 1) + struct.pack("<d", value)
 
 
@@ -112,6 +113,7 @@ def _varint(value: int) -> bytes:
 
 
 def _int(field: int, value: int) -> bytes:
+    # A field's key is its number and the wire type: 0 a varint, 1 eight bytes, 2 a length with bytes.
     return _varint(field << 3) + _varint(value)
 
 

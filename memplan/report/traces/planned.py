@@ -64,6 +64,7 @@ def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list
     leads: defaultdict[int, list[int]] = defaultdict(list)
     follows: defaultdict[int, list[int]] = defaultdict(list)
     later: defaultdict[int, list[str]] = defaultdict(list)
+    # A step may name a copy twice, as read and as changed: one arrow.
     for arrow, (transfer, reader, over) in enumerate(dict.fromkeys(readings(graph, schedule)), 1):
         if over:
             later[transfer].append(readers[reader])

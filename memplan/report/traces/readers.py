@@ -33,6 +33,7 @@ def readings(graph: Graph, schedule: Schedule) -> Iterator[Reading]:
                     yield Reading(brought[copy], step, later)
             for copy in _changed_by(graph, verb, target, where):
                 brought.pop(copy, None)
+            # Verbs above DELETE are transfers; those of the second pass belong to the next iteration.
             if not later and verb > Verb.DELETE:
                 brought[where, target] = step
 

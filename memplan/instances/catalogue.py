@@ -152,6 +152,7 @@ def _known_names(name: str, known: list[str]) -> str:
 
 
 def _entry(name: str, given: dict[str, Any]) -> Entry:
+    # Copies: pop must not change the document, which is cached.
     known = tuple(Known(str(one.pop("budget")), **one) for one in map(dict[str, Any], given.pop("known", ())))
     return Entry(name, known=known, **given.pop("size"), **given)
 

@@ -34,6 +34,7 @@ def advances(steps: int, checkpoints: int) -> int:
     repeats = 0
     while comb(checkpoints + repeats, checkpoints) < steps:
         repeats += 1
+    # C(s + r, -1) is 0, which comb refuses.
     return repeats * steps - (comb(checkpoints + repeats, repeats - 1) if repeats else 0)
 
 

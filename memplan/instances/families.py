@@ -21,6 +21,7 @@ from .transformer import transformer
 COMPUTE_SHARE, BANDWIDTH_SHARE = 0.7, 0.8
 """Attained shares of a data sheet's rates."""
 FROZEN = {
+    # Updates: bandwidth over the passes of AdamW, and the thesis' host, as presets.py has them.
     "a100-40gb": Machine(
         40 * GIB, links=Links(25.2e9, 25.2e9), updates=Updates(1555e9 / (360e9 / 16.6e9), 1.1e9)
     )
@@ -43,6 +44,7 @@ def decoder(model: str, machine: str, batch: int, sequence: int = 512) -> Graph:
     updates = on.updates
     if not (gpu.bfloat16 and updates.device and updates.host):
         raise InputError(f"{machine}: its rates of bfloat16 or of updates are not known")
+    # Rates of updates are in bytes: bfloat16 has half of float32's, at as many elements per second.
     rates = Rates(
         COMPUTE_SHARE * gpu.bfloat16, updates.device / 2, updates.host / 2, BANDWIDTH_SHARE * gpu.bandwidth
     )

@@ -45,6 +45,7 @@ class Transformer:
     def block_weights(self) -> dict[str, int]:
         """Return the elements of the four matrices of a block; the norm before a matrix counts with it."""
         h, f, first = self.hidden, self.ffn, 2 if self.gated else 1
+        # Scale and shift, or the scale alone; a bias per row of each matrix.
         norm = 2 * h if self.biases else h
         bias = 1 if self.biases else 0
         return {

@@ -76,6 +76,7 @@ def unsolvable(count: int, seed: int, total: int | None = None) -> ThreePartitio
     random = Random(seed)
     for _ in range(_DRAWS):
         numbers = [x for _ in range(count) for x in _triple(random, total)]
+        # The numbers are triples of sum V, and so have a partition until they are shifted.
         for _ in range(6 * count):
             _shift(random, numbers, total)
         if partition(numbers, total) is None:
@@ -88,6 +89,7 @@ def partition(numbers: list[int], total: int) -> tuple[tuple[int, ...], ...] | N
 
     The search is exhaustive: the number with the fewest triples left is placed first.
     """
+    # By the promise only triples can have the sum V.
     triples = [t for t in combinations(range(len(numbers)), 3) if sum(numbers[i] for i in t) == total]
     by_number = [[t for t in triples if i in t] for i in range(len(numbers))]
     left = set(range(len(numbers)))
@@ -96,6 +98,7 @@ def partition(numbers: list[int], total: int) -> tuple[tuple[int, ...], ...] | N
     def place() -> bool:
         if not left:
             return True
+        # A number without a triple left ends the branch at once.
         options = min(([t for t in by_number[i] if left.issuperset(t)] for i in left), key=len)
         for triple in options:
             left.difference_update(triple)
@@ -118,6 +121,7 @@ def _check(count: int, least: int, total: int) -> None:
 
 def _triple(random: Random, total: int) -> tuple[int, int, int]:
     """Return three numbers of sum V within the promise."""
+    # Strictly between V / 4 and V / 2.
     low, high = total // 4 + 1, (total - 1) // 2
     while True:
         first, second = random.randint(low, high), random.randint(low, high)

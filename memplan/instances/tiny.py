@@ -40,6 +40,7 @@ def tiny_graphs() -> tuple[Tiny, ...]:
         draft = Draft(instance["name"])
         made = [draft.tensor(f"t{node}", size) for node, size in enumerate(instance["mem"])]
         needed: set[int] = set(instance["targets"])
+        # From the last: whether a node is needed is known before what it reads is marked.
         for node, reads in reversed(list(enumerate(preds))):
             needed.update(reads if node in needed else [])
         for node, reads in enumerate(preds):

@@ -35,6 +35,7 @@ def transformer(
 def model_flops(model: Transformer, training: Training) -> float:
     """Return the FLOP of one iteration without recomputation, the unit of throughput of language models."""
     parts = block_parts(model, training.batch, training.sequence, keep_scores=False)
+    # The embedding looks rows up, without a FLOP.
     head = 2.0 * training.tokens * model.vocabulary * model.hidden
     return (1 + BACKWARD_FLOPS) * (model.layers * sum(part.flops for part in parts) + head)
 
@@ -49,6 +50,7 @@ def timed(graph: Graph, seconds: float) -> Graph:
     rest = seconds - float(o.time[update].sum())
     if rest <= 0:
         raise InputError(f"the updates of {graph.name} alone take longer than {seconds} s")
+    # Operations alone: their execution variants take the same factor.
     factor = rest / float(o.time[~update].sum())
     modes = {
         index: ways if update[index] else tuple(replace(way, time=way.time * factor) for way in ways)

@@ -60,12 +60,14 @@ def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: b
     tokens = batch * sequence
     h, f, up = tokens * model.hidden, tokens * model.ffn, tokens * model.ffn * (2 if model.gated else 1)
     scores = {"scores": batch * model.heads * sequence**2} if keep_scores else {}
+    # 2·b·s²·h for the scores and as much for their product with the values; half of both is masked.
     mixing = 2.0 * batch * sequence**2 * model.hidden
 
     def product(name: str, reads: str, makes: dict[str, int], *added: str) -> Part:
         weight = model.block_weights[name]
         return Part(
             name=name,
+            # The few elements of norm and bias count with their matrix.
             flops=2.0 * tokens * weight,
             weight=weight,
             reads=(reads, *added),
@@ -88,6 +90,7 @@ def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: b
         )
 
     return (
+        # x is added to y, so the gradient of x includes that of y.
         simple("norm.1", "x", {"normed.1": h}, "y"),
         product("qkv", "normed.1", {"qkv": 3 * h}),
         Part(

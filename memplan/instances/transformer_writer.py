@@ -32,11 +32,12 @@ class Writer:
             training.granularity,
             keep_scores=training.keep_scores,
         )
+        # What other parts read; all else is made for backward alone.
         self.crossing = {name for part in self.parts for name in part.reads} | {"out"}
 
     def graph(self, machine: Machine | None) -> Graph:
         draft, model, tokens = self.draft, self.model, self.training.tokens
-        batch = draft.tensor("tokens", 8 * tokens, Kind.INPUT)
+        batch = draft.tensor("tokens", 8 * tokens, Kind.INPUT)  # int64
         embedding = self._weight("embed", model.embedding_weights, "embed")
         x = self._activation("x0", tokens * model.hidden, "embed")
         self._run("embed", 0.0, [batch, embedding], [x], "embed")
@@ -54,6 +55,7 @@ class Writer:
         g_logits = self._gradient(logits, "g.logits", "head")
         self._run("loss", 0.0, reads=[logits], writes=[loss, g_logits], layer="head", phase=Phase.LOSS)
         g = self._gradient(x, f"g.x{model.layers}", "head")
+        # A tied weight's gradient is complete only after the embedding's backward.
         self._run_backward(
             "head", flops, reads=[g_logits, x], writes=[g], weight=head, layer="head", last=not model.tied
         )
@@ -124,6 +126,7 @@ class Writer:
         return self.draft.tensor(name, self.draft.size_of(of), Kind.GRADIENT, layer)
 
     def _weight_gradient(self, weight: int, layer: str) -> int:
+        # A tied weight has one gradient, with two contributions.
         if weight not in self.gradients:
             self.gradients[weight] = self.draft.tensor(
                 f"dw.{self.names[weight]}", self.draft.size_of(weight), Kind.PARAMETER_GRADIENT, layer
@@ -159,6 +162,7 @@ class Writer:
             phase=phase,
             layer=layer,
             recompute=phase == Phase.FORWARD,
+            # A variant must leave something out.
             modes=[fast] if quick and len(quick) < len(writes) else [],
         )
 
@@ -214,6 +218,7 @@ class Writer:
             ]
         self.draft.operation(
             f"U.{name}",
+            # The gradient has as many bytes as the weight.
             time=size / self.rates.update_device,
             reads=[gradient],
             mutates=[weight, *states],

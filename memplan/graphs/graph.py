@@ -24,6 +24,7 @@ from .machine import Machine, Peers
 class Kind(IntEnum):
     """The role of a tensor in training."""
 
+    # The order counts: ranges of kinds are compared, and saved programs hold the numbers.
     INPUT = 0
     PARAMETER = 1
     BUFFER = 2

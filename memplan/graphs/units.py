@@ -16,10 +16,13 @@ UNITS = {
     **{f"{prefix}B": 1000**k for k, prefix in enumerate("kMGTP", start=1)},
     **{f"{prefix}iB": 1024**k for k, prefix in enumerate("KMGTP", start=1)},
 }
+# "B" without its B is "": a number without a unit is bytes.
 _BY_LOWER_CASE = {
     spelling: factor for unit, factor in UNITS.items() for spelling in (unit.lower(), unit.lower()[:-1])
 }
+# Three digits of exponent at most: int() of 1e999999999 would have a billion digits.
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+"
+# ASCII: \d would take the digits of all scripts.
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]*)\s*", re.ASCII)
 _LARGEST = 2**62
 _SLOWEST = 1e-9
@@ -28,6 +31,7 @@ SLOW_RATE = 1e6
 _LONGEST = 3600.0
 _SECONDS = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6")}
 _SPANS = {"m": 60, "min": 60, "h": 3600, "d": 86400, **_SECONDS}
+# Longest units first, or m would begin min and ms; a digit may follow a unit, as in 1m30s.
 _SPAN = re.compile(
     rf"\s*({_NUMBER})\s*({'|'.join(sorted(_SPANS, key=len, reverse=True))})(?=[\s\d.]|$)", re.ASCII
 )
@@ -135,6 +139,7 @@ def _from_text(text: str) -> Decimal:
     number, unit = match.groups()
     if unit.lower() not in _BY_LOWER_CASE:
         raise InputError(f"{text!r} has the unknown unit {unit!r}: use one of {', '.join(UNITS)}")
+    # In Decimal: a product of floats may lie just below a whole number, and lose a byte.
     return _in_range(Decimal(number) * _BY_LOWER_CASE[unit.lower()], text)
 
 
@@ -164,7 +169,7 @@ def format_rate(bytes_per_second: float | None) -> str:
 
 def signed(fraction: float) -> str:
     """Format a share as '+6.9%'."""
-    return f"{fraction + 0.0:+.1%}"
+    return f"{fraction + 0.0:+.1%}"  # + 0.0: -0.0 becomes 0.0
 
 
 def _places(value: float) -> int:

@@ -136,6 +136,7 @@ def _operations(
         random.append(flag(row.get("random", False), "random"))
         layers.append(optional_text(row.get("layer"), "layer"))
         if row.get("modes"):
+            # After the operation's own fields, with which a mode's are filled in.
             modes[len(names) - 1] = _modes(
                 row,
                 times[-1],
@@ -178,6 +179,7 @@ def _modes(
                 time=seconds(changes["time"], "time") if "time" in changes else time,
                 workspace=size(changes["workspace"], "workspace") if "workspace" in changes else workspace,
                 writes=tuple(
+                    # An empty list writes nothing; without the field the operation's own list counts.
                     indices(changes["writes"], "writes", tensors) if "writes" in changes else writes
                 ),
                 reads_host=tuple(indices(changes.get("reads_host", []), "reads_host", tensors)),

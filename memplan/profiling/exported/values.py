@@ -127,5 +127,5 @@ _SEVERAL: dict[str, Callable[[Any, Mapping[str, fx.Node]], Any]] = {
 _TABLES: dict[str, dict[int, Any]] = {
     "as_scalar_type": SCALAR_TYPES,
     "as_memory_format": MEMORY_FORMATS,
-    "as_layout": {7: torch.strided},
+    "as_layout": {7: torch.strided},  # others are refused
 }

@@ -42,6 +42,7 @@ _VIEWS = {
 def is_pointwise(call: Call) -> bool:
     """Tell whether each element of the result follows from few elements, so that it is cheap to recompute."""
     target = call.target
+    # Operators of other libraries may do anything.
     if not isinstance(target, OpOverload) or target.namespace != "aten":
         return False
     return torch.Tag.pointwise in target.tags or _name(target) in _POINTWISE

@@ -108,4 +108,5 @@ def views_of(program: Program, values: Collection[int]) -> Iterator[int]:
     for value in values:
         while value in program.views:
             yield value
+            # A view is of one tensor.
             (value,) = refs(program.views[value].arguments)

@@ -45,11 +45,13 @@ def measure_collectives(
                 if key not in known:
                     call = inputs.call()
                     peak, sizes = first_run(call, str(program.device), ran=True)
+                    # The fastest on this rank; then the slowest rank counts.
                     seconds = min(device.once(call)[1] for _ in range(RUNS))
                     known[key] = Measurement(seconds, 0.0, peak, sizes)
                 found[place] = known[key]
             inputs.advance(run=False)
     each = ranks.gathered([(one.seconds, one.peak_bytes) for one in found.values()])
+    # Programs are equal, so the places of one rank are those of all.
     slowest = [map(max, zip(*rows, strict=True)) for rows in zip(*each, strict=True)]
     return {
         place: one._replace(seconds=seconds, peak_bytes=peak)

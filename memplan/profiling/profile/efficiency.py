@@ -43,6 +43,7 @@ class Efficiencies:
 
     def of_rate(self, capability: tuple[int, int], rate: str) -> float:
         """Return the share of a rate: of this capability, or of the nearest one that has it."""
+        # Increasing: the last of the earlier ones is the nearest.
         having = [one for one in sorted(self.compute) if rate in self.compute[one]]
         earlier = [one for one in having if one <= capability]
         return self.compute[earlier[-1] if earlier else having[0]][rate]

@@ -30,6 +30,7 @@ def cost_of_adding(preset: Preset) -> Callable[[int], tuple[float, float | None]
     """
 
     def cost(size: int) -> tuple[float, float | None]:
+        # An addition is one kernel, and goes at the rate of fused updates.
         demand = Demand(Work(0, 0, ""), Workspace(), _ADDING_PASSES, size, fused=True)
         found = demand.cost(preset.gpu, preset.machine.updates, Phase.BACKWARD)
         return found.seconds, found.host_seconds
@@ -59,6 +60,7 @@ def trained_elements(program: Program) -> tuple[int, int]:
     trained = (
         size
         for name, size in sizes.items()
+        # Without updates a trained weight has a gradient among the results, with them it is changed.
         if name in program.gradients or values[program.parameters[name]].storage in changed
     )
     return sum(trained), sum(sizes.values())

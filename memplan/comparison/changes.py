@@ -38,6 +38,7 @@ class Change(NamedTuple):
     @property
     def percent(self) -> float | None:
         """Time by which the new schedule is longer, in percent of the old one's; None if one has no time."""
+        # A time of 0 has no percentage either.
         if self.old is None or self.new is None or not self.old.time or self.new.time is None:
             return None
         return 100.0 * (self.new.time / self.old.time - 1)
@@ -82,6 +83,7 @@ def _key(tables: Iterable[Sequence[Row]]) -> Callable[[Row], Hashable]:
         several |= {solver for solver, own in variants.items() if len(own) > 1}
 
     def key(row: Row) -> Hashable:
+        # A solver that stands once in each table matches itself, whatever its settings are by now.
         variant = (row.contestant, row.time_limit) if row.solver in several else row.solver
         return row.place, variant, row.seed
 

@@ -105,6 +105,7 @@ class _Plot:
 
     def curve(self, curve: Curve, place: int, number: int) -> Iterator[str]:
         """Yield a curve's line, and its name in the legend at this place."""
+        # Solvers beyond the last colour have the same colours, dashed.
         dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
         pen = f'stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-dasharray="{dash}"'
         name = escape(curve.solver)

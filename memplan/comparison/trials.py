@@ -93,6 +93,7 @@ def contender(solver: str, given: Mapping[str, str]) -> Contender:
     """
     if "cache" in settings_of(solver):
         given = {"cache": "off", **given}
+    # sort_keys: equal settings are equal texts, by which rows are matched.
     return Contender(solver, given, json.dumps(chosen_settings(solver, given), sort_keys=True))
 
 

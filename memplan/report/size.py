@@ -52,6 +52,7 @@ def page(title: str, sections: Iterable[Section], origin: Sequence[str]) -> str:
 def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1>"
     for section in sections:
+        # The title alone: the rows come after the answer and the figures.
         head = section.table._replace(rows=[], hint="")
         yield from html_table(head)
         if section.answer:
@@ -59,6 +60,7 @@ def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Ite
         if section.bars:
             yield from _picture(section.bars)
         yield curve_picture(section.curves)
+        # A last column without a head has verdicts, not names.
         verdicts = section.table.heads[-1:] == [""] and section.table.heads[0] == "batch"
         yield from html_table(section.table._replace(title=""), names_last=verdicts)
     yield f"<footer>{'<br>'.join(map(escape, origin))}</footer>"
@@ -69,6 +71,7 @@ def _picture(bars: Sequence[Bar]) -> Iterator[str]:
 
     A dot on a line marks the expected memory. On a phone the second half is below the first.
     """
+    # or 1.0: with rates of 0 bars have no length.
     fastest = max(bar.samples_per_second for bar in bars) or 1.0
     most = max((bar.needs[2] for bar in bars if bar.needs), default=0.0) or 1.0
     yield '<div class="batches">'

@@ -19,7 +19,8 @@ def outputs_reaching(program: Program, differentiable: Sequence[str]) -> dict[st
     follows = {x: frozenset((name,)) for x, name in zip(handover.writes, differentiable, strict=True)}
     for operation in program.operations:
         found = none.union(*(follows.get(x, none) for x in operation.reads))
-        if found:
-            follows |= {x: follows.get(x, none) | found for x in operation.writes}
+        if found:  # sums of gradients are made in place: each addition contributes to the first summand
+            changed = (*operation.writes, *operation.mutates)
+            follows |= {x: follows.get(x, none) | found for x in changed}
     gradients = {**program.gradients, **{f"inputs.{name}": v for name, v in program.input_gradients.items()}}
     return {name: follows.get(program.values[value].storage, none) for name, value in gradients.items()}

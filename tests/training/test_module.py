@@ -174,6 +174,25 @@ def test_an_output_that_no_loss_uses_gives_no_gradients():
     both(loop)
 
 
+@pytest.mark.parametrize("used", [0, 1])
+def test_a_weight_of_several_outputs_has_a_gradient_of_each(used: int):
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.layer(x), self.layer(x.sin())
+
+    def loop(with_plans: bool) -> list[Tensor]:
+        module, x = Twice().train(), torch.randn(64, 8)
+        call = planned(module, x) if with_plans else module
+        call(x)[used].square().mean().backward()
+        return [p.grad for p in module.parameters() if p.grad is not None]
+
+    both(loop)
+
+
 def test_named_outputs_alone_are_returned():
     module = Deep().train()
     x = torch.randn(64, 16)

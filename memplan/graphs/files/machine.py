@@ -186,7 +186,7 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
         for tier in (device, host, *(() if listed else below))
         if tier.capacity is not None
     }
-    # A machine without pinned memory was read from `pinned: 0`: that makes it again.
+    # A machine without pinned memory was read from `pinned: 0`, which gives it back.
     if (pinned := 0 if machine.unpinned else machine.pinned) is not None:
         document.setdefault("host", {})["pinned"] = pinned
     if listed:

@@ -37,7 +37,7 @@ from .level import Columns
 
 # Kinds 0 to 3: bit 0 leaves x out, bit 1 takes a in. Kind 4: {x, x + 1}.
 _KINDS = 5
-# Candidates only grow as groups do: neither reason goes away, and the candidate is dropped for good.
+# Candidates only grow, as groups do: either reason stays, and the candidate is dropped for good.
 _NONE, _ONE_GROUP = -1, -2
 _INVALID = np.inf  # (*) may hold when groups have grown: the candidate is scored once more then
 _MOST_VALUES = 1000

@@ -74,9 +74,7 @@ def accuracy(iteration: Iteration, uncompiled: Program, compiled: Program, kerne
     differences = {name: _norm(found[name].double() - one.double()) for name, one in expected.items()}
     limits = _limits(uncompiled, expected)
     # `not <=`: nan is another result too.
-    # `not <=`: nan is another result too.
     if any(not differences[name] <= limits[name] for name in expected):
-        # It costs one more iteration, so only if the usual limits do not suffice.
         # It costs one more iteration, so only if the usual limits do not suffice.
         nudged = _Run(uncompiled, iteration, nudged=True).results()
         limits = {
@@ -119,7 +117,6 @@ class _Run:
         self._operations = list(_without_updates(program))
         changed = {x for operation in self._operations for x in operation.mutates}
         # What an operation changes in place is copied; the module keeps its own values.
-        # What an operation changes in place is copied; the module keeps its own values.
         copied = {v for v in given if nudged or program.values[v].storage in changed}
         given = {v: t.detach().clone() if v in copied else t.detach() for v, t in given.items()}
         self._known = {v: _nudged(t) if nudged else t for v, t in given.items()}
@@ -153,7 +150,6 @@ class _Run:
     def _compare(self, members: Members, kernel: Kernel) -> None:
         given = [self._value(value) for value in members.inputs]
         # Exact: the same calls in float64.
-        # Exact: the same calls in float64.
         exact = members.run([_widened(tensor) for tensor in given], _called_wide)
         most = max((_norm(tensor) for tensor in given), default=0.0)
         terms = max((tensor.numel() for tensor in given), default=1)
@@ -162,14 +158,12 @@ class _Run:
             found = [_norm(each - true) for each in (eager, made)]
             rounding = torch.finfo(eager.dtype).eps if eager.dtype.is_floating_point else 0.0
             # Terms per result: their roundings add up like a random walk, with the root of their number.
-            # Terms per result: their roundings add up like a random walk, with the root of their number.
             summed = sqrt(terms / max(eager.numel(), 1)) * most
             if not found[1] <= MOST * found[0] + rounding * max(ROUNDINGS * _norm(true), summed):
                 raise DifferenceError(
                     f"compiled, {self._name(value)} is {found[1]:.3g} from exact, eager's own {found[0]:.3g}"
                 )
             if size := _norm(true):
-                # Relative to the result, so that large results do not outweigh small ones.
                 # Relative to the result, so that large results do not outweigh small ones.
                 self._errors.append((found[0] / size, found[1] / size))
         self._let_go(self._storages((*members.inputs, *members.outputs)))

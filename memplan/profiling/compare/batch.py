@@ -81,7 +81,6 @@ class BatchComparison:
         run = partial(run_eager, iteration)
         if iteration.accumulates:
             # Clones: backward adds to them in place.
-            # Clones: backward adds to them in place.
             sums = {name: total.detach().clone() for name, total in take_sums(iteration).items()}
             run = partial(run, sums, last=place is Place.LAST)
         else:
@@ -94,7 +93,6 @@ class BatchComparison:
         self.steady = not (self._drawn or since.changes())
         if not self.steady:
             self._after = PythonState(iteration, tensors=True)
-        # In host memory: the planned iteration has the device to itself, as in training.
         # In host memory: the planned iteration has the device to itself, as in training.
         return {name: tensor.to("cpu") for name, tensor in made.items()}
 

@@ -56,7 +56,6 @@ def take_sums(iteration: Iteration) -> dict[str, Tensor]:
         if now is not None and total is not None:
             sums[name] = total
         # new: the optimizer had no states of its own when this update began.
-        # new: the optimizer had no states of its own when this update began.
         if now is not None and now.new:
             for state in row.keys() - {*OF_PLANS}:
                 del row[state]

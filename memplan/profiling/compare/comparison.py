@@ -142,13 +142,11 @@ def compare(
     planned, outcomes, of_updates = _planned(iteration, step, iterations)
     scale = scale_of(iteration.inputs)
     # At scale 1 the gradients are finite, and updates happen that can be compared.
-    # At scale 1 the gradients are finite, and updates happen that can be compared.
     if scale is not None and scale > 1 and any(outcome.infinite for outcome in outcomes):
         inputs = Scaled(unscaled(iteration.inputs), torch.ones_like(scale))
         return compare(iteration._replace(inputs=inputs), step, iterations)
     plainly = partial(_eager, iteration, step, [each is step for each in iterations], on_host=on_host)
     elsewhere = len(on_host) if step.program.device.type != "cpu" else 0
-    # Only iterations that all update cost the same.
     # Only iterations that all update cost the same.
     measuring = EagerCost(step.program) if set(iterations) == {step} else None
     found: Comparison | None = None
@@ -167,7 +165,6 @@ def compare(
             )
             if comparison.equal:
                 return comparison
-            # The first comparison is the one to report: with eager as the user runs it.
             # The first comparison is the one to report: with eager as the user runs it.
             found = found or comparison._replace(suspects=_suspects(iteration, changes))
             if not checkpoints_off:
@@ -209,7 +206,6 @@ def _rounded(
         for name, tensor in expected.items():
             if _same_bits(tensor, planned[name]):
                 continue
-            # A state is named by its weight, a dot and its own name.
             # A state is named by its weight, a dot and its own name.
             of_update = any(name == weight or name.startswith(f"{weight}.") for weight in on_host)
             if not of_update or name.endswith(_GRADIENT):
@@ -270,7 +266,6 @@ def _eager(
             for name in [name for name in sums if (name, SUM) not in step.program.states]:
                 del sums[name]
             # What the first iteration changes once does not count, only what later ones still change.
-            # What the first iteration changes once does not count, only what later ones still change.
             since = since or PythonState(iteration, tensors=True)
         found = everything(iteration, step.program, outcomes, before.changed())
         found |= copies({f"{name}.{SUM}": x for name, x in sums.items()})
@@ -317,7 +312,6 @@ def _within_its_own(
         if not any(spreads.values()):
             return None
         # More repeats only widen eager's own spread: enough as soon as the plan is within it.
-        # More repeats only widen eager's own spread: enough as soon as the plan is within it.
         if all(_close(tensor, planned[name], STEADY * spreads[name]) for name, tensor in eager.items()):
             break
     else:
@@ -339,7 +333,6 @@ def _roundings(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     sizes = {name: float(x.double().abs().max()) if x.numel() else 0.0 for name, x in tensors.items()}
     steepest = max((size for name, size in sizes.items() if name.endswith(_GRADIENT)), default=0.0)
     return {
-        # √eps: rounding may take half of the digits over an iteration.
         # √eps: rounding may take half of the digits over an iteration.
         name: (sqrt(torch.finfo(tensor.dtype).eps) if tensor.dtype.is_floating_point else 0.0)
         * (steepest if name.endswith(_GRADIENT) else sizes[name])
@@ -416,7 +409,6 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     other = other.to(one.device)  # a plan may leave a gradient on the host
-    # Compared as bytes: for torch.equal -0.0 is 0.0, and nan is not even itself.
     # Compared as bytes: for torch.equal -0.0 is 0.0, and nan is not even itself.
     first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
     return torch.equal(first, second)

@@ -48,7 +48,6 @@ def compare_compiled(
         exact = accuracy(iteration, compiled.uncompiled, step.program, compiled.kernels)
     except DifferenceError as error:
         # nan: there is no size to report.
-        # nan: there is no size to report.
         return found._replace(first=str(error), largest=float("nan"))
     return found._replace(compiled=str(exact))
 
@@ -77,7 +76,6 @@ def _in_traced_order(
     """
 
     def made(program: Program) -> PlannedStep:
-        # Costs of 0: the baseline schedule does not depend on times.
         # Costs of 0: the baseline schedule does not depend on times.
         graph = graph_of(program, [Cost(0.0)] * len(program.operations))
         return PlannedStep(iteration, program, baseline_schedule(graph))

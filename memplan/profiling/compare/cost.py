@@ -76,13 +76,11 @@ class EagerCost:
         if self._runs == self._measured and can_count(self._device):
             found = live_peak(lambda: self._device.once(call), self._device)
             # live_peak counts what the iteration allocates, on top of what is resident.
-            # live_peak counts what the iteration allocates, on top of what is resident.
             self._peak = self._resident + found.peak_bytes
             result, seconds = found.result
             self._seconds = seconds if self._seconds is None else self._seconds  # counting takes time too
             return result
         result, seconds = self._device.once(call)
-        # The fastest: what else the machine does only lengthens a run.
         # The fastest: what else the machine does only lengthens a run.
         self._seconds = seconds if self._seconds is None else min(self._seconds, seconds)
         return result
@@ -130,7 +128,6 @@ def worse_than_eager(
         Run(lambda: run_eager(iteration), lambda: None),
         Run(lambda: step.run(iteration.inputs), step.restore_to_device),
     )
-    # Seven rounds of long iterations would take too long.
     # Seven rounds of long iterations would take too long.
     rounds = ROUNDS if eager.seconds < 1 else 3
     with unchanged(iteration, step.program.device):

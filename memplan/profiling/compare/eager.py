@@ -61,7 +61,6 @@ def run_eager(
             (x, first) for x, first in first_values(iteration.updates.optimizer).items() if x not in firsts
         )
     # Backward adds to `.grad`, and so to the sums of earlier batches.
-    # Backward adds to `.grad`, and so to the sums of earlier batches.
     for name, total in sums.items():
         parameters[name].grad = total
     try:
@@ -111,7 +110,6 @@ def _update(updates: Updates, parameters: Collection[Tensor], firsts: Firsts, mo
     norm = None
     if updates.clipping is not None:
         # It scales the gradients in place: those that are compared are the clipped ones.
-        # It scales the gradients in place: those that are compared are the clipped ones.
         norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)
     way = step_on_masters if updates.masters else None
     with moved():
@@ -139,7 +137,6 @@ def _scaled_update(
     def step(optimizer: Optimizer) -> None:
         nonlocal norm
         if updates.clipping is not None:
-            # The norm is that of unscaled gradients.
             # The norm is that of unscaled gradients.
             scaler.unscale_(optimizer)
             norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)

@@ -77,5 +77,4 @@ class _Stopwatch(TorchDispatchMode):
 def _is_view(func: Any) -> bool:
     aliases = [each.alias_info for each in schema_of(func).returns]
     # A view aliases an input without a write; an operation in place aliases it with one.
-    # A view aliases an input without a write; an operation in place aliases it with one.
     return any(alias is not None and not alias.is_write for alias in aliases)

@@ -56,7 +56,6 @@ def stepped_on_host(optimizer: torch.optim.Optimizer, weights: Collection[Tensor
         for weight in inside:
             moved.append((weight, weight.data, weight.grad))
             # PyTorch keeps a tensor and its `.grad` on one device: none while the tensor moves.
-            # PyTorch keeps a tensor and its `.grad` on one device: none while the tensor moves.
             weight.grad, gradient = None, weight.grad
             weight.data = weight.data.cpu()
             weight.grad = gradient if gradient is None else gradient.cpu()
@@ -66,7 +65,6 @@ def stepped_on_host(optimizer: torch.optim.Optimizer, weights: Collection[Tensor
     finally:
         for weight, data, gradient in moved:
             updated, weight.grad = weight.data, None
-            # The weight keeps the memory that it had, and only its values change.
             # The weight keeps the memory that it had, and only its values change.
             weight.data = data.copy_(updated)
             weight.grad = gradient
@@ -98,7 +96,6 @@ def rounding(
         return float("inf"), False
     exact, found = one.double(), other.double()
     start = before[name].to(one.device).double() if name in before else torch.zeros_like(exact)
-    # Roundings of the old and the new weight, and of the update between them.
     # Roundings of the old and the new weight, and of the update between them.
     allowed = ULPS * torch.finfo(one.dtype).eps * (exact.abs() + start.abs()) + SHARE * (exact - start).abs()
     difference = (exact - found).abs()

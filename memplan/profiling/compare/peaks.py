@@ -77,7 +77,6 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
     step.place()
     known = _known(cycle)
     # Moved tensors count by the copies that are on the device now, not as residents.
-    # Moved tensors count by the copies that are on the device now, not as residents.
     start = resident_bytes(step.program, without=cycle.moved) + sum(known.values())
     peak = device_peak(run, step.device, start, known)
     disk = cycle.disk.count.peak if cycle.disk else 0

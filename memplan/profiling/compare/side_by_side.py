@@ -99,7 +99,6 @@ def spans(iteration: Iteration, step: PlannedStep) -> Sequence[Span]:
     """
     with unchanged(iteration, step.program.device, [step.program]):
         # Copies of an iteration may reach into the next ones: time a steady state.
-        # Copies of an iteration may reach into the next ones: time a steady state.
         for _ in range(AHEAD):
             step.run(iteration.inputs)
         step.begin_timing()

@@ -72,7 +72,7 @@ def object_parts(thing: Any) -> Parts | None:
         return [(_Kind(n, key), store[key]) for n, store in enumerate(thing.stores) for key in store]
     if _has_keys(type(thing)):
         listed: Any = thing.keys
-        if callable(listed):
+        if callable(listed):  # a property before PyTorch Geometric 2.4
             listed = list(_called(listed))
         return [(key, thing[key]) for key in listed]
     return parts

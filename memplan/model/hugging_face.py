@@ -114,6 +114,7 @@ def _read(path: Path) -> Any:
             f"{path}: needs transformers, which is not installed: pip install 'memplan[examples]'"
         ) from None
     try:
+        # Nothing is downloaded, and no code of the folder runs.
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # as many kinds as there are model types
         raise InputError(f"{path}: transformers can't read it: {_line(error)}") from error

@@ -295,6 +295,7 @@ def _why_without_gradient() -> str:
 def _needs_two(loss_fn: LossFunction) -> bool:
     """Tell whether the function has two parameters that are given by position and have no default."""
     try:
+        # `__call__` of a module takes anything.
         signature = inspect.signature(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
     except (TypeError, ValueError):  # a function written in C that tells nothing
         return False

@@ -89,7 +89,7 @@ def with_adapters(module: nn.Module, wanted: LowRank) -> None:
 
 def _widths(module: nn.Module) -> tuple[int, int] | None:
     """Return the widths of a linear layer's input and output, None for any other module."""
-    if type(module) is nn.Linear:
+    if type(module) is nn.Linear:  # a subclass may compute something else
         return module.in_features, module.out_features
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # GPT-2's, of transformers
         weight: Any = module.weight

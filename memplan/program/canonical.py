@@ -39,6 +39,7 @@ def named(program: Program) -> Program:
         name = of_operations.unique(operation_name(before.call.target, before.layer, phase))
         operations[index] = before._replace(name=name)
         for place, storage in enumerate(before.writes):
+            # Those two kinds are named by what they are, all others by what makes them.
             if storages[storage].kind != Kind.PARAMETER_GRADIENT and storages[storage].name != LOSS:
                 own = f"{name}.{place}" if before.call.several else name
                 storages[storage] = storages[storage]._replace(name=of_storages.unique(own))

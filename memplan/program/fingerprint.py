@@ -22,6 +22,7 @@ def fingerprint(program: Program) -> str:
     operations that draw random numbers, which counts.
     """
     digest = sha256()
+    # Sorted: independent operations come in any order, and names say what reads what.
     for line in (*_head(program), *sorted(_lines(program))):
         digest.update(line.encode())
         digest.update(b"\n")

@@ -75,6 +75,7 @@ def _argument(argument: Any) -> object:
         return tuple(_argument(part) for part in argument)  # pyright: ignore[reportUnknownVariableType]
     if isinstance(argument, Mapping):
         return tuple((name, _argument(part)) for name, part in argument.items())  # pyright: ignore[reportUnknownVariableType]
+    # A flag is never a size, and chooses what is computed.
     if isinstance(argument, int | float | complex) and not isinstance(argument, bool):
         return _SIZE
     return "generator" if isinstance(argument, torch.Generator) else repr(argument)

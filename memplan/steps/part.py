@@ -136,6 +136,7 @@ class PlannedPart(PlannedStep):
                 residents = self._ready(residents)
                 with self._running():
                     running: Any = self._run(residents, ())
+                    # This runs the code up to the handover.
                     outputs = dict(zip(self.program.outputs, next(running), strict=True))
             self._changes.count(changes)
             self.journal.begin()  # what forward has changed is the caller's from here on
@@ -162,7 +163,7 @@ class PlannedPart(PlannedStep):
             # Copies of cotangents are freed before offloaded tensors come back to the device.
             del results, values, running
             if self.cycle is not None:
-                self.restore_to_device()
+                self.restore_to_device()  # weights too: the caller's optimizer steps next
         used = {name for name, tensor in given.items() if tensor is not None}
         gradients, of_inputs = (
             {name: g for name, g in group.items() if self._reaching[prefix + name] & used}

@@ -81,7 +81,7 @@ def cuda_autocast() -> Generator[None]:
         with _switches():
             yield
     finally:
-        library._destroy()
+        library._destroy()  # the kernels before are in force from here on
 
 
 def _kernel(name: str, on_cpu: frozenset[str]) -> Kernel | None:
@@ -121,7 +121,7 @@ def _cast(arguments: Any, dtype: torch.dtype) -> Any:
 def _casting(operator: Any, *, lower: bool) -> Kernel:
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         dtype = torch.get_autocast_dtype("cuda") if lower else torch.float32
-        with autocast_excluded():
+        with autocast_excluded():  # else the call comes back to this kernel
             return operator(*_cast(arguments, dtype), **_cast(keywords, dtype))
 
     return kernel

@@ -50,7 +50,7 @@ def _held(device: Any) -> Any:
         raise InputError(f"the model asks for {wanted}: an estimate is for NVIDIA's GPUs, which are cuda")
     if not wanted.startswith("cuda"):
         return device
-    if torch.device(wanted).index:
+    if torch.device(wanted).index:  # None is the first one, as 0 is
         raise InputError(f"the model asks for {wanted}: an estimate is for one GPU, which is cuda:0")
     return STAND_IN
 

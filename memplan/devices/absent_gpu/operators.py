@@ -97,6 +97,7 @@ def _attention(
 
 
 def _dropout(x: Tensor, probability: float, train: bool) -> Any:
+    # The conditions of the fused kernel in ATen/native/Dropout.cpp.
     if train and 0 < probability < 1 and x.numel():
         return aten.native_dropout(x, probability, True)[0]
     return NotImplemented

@@ -43,7 +43,7 @@ for _name, _kernel in (
     ("aten::_thnn_fused_gru_cell", gru_cell),
     ("aten::_thnn_fused_gru_cell_backward", gru_cell_backward),
 ):
-    if not has_fake_kernel(_name):
+    if not has_fake_kernel(_name):  # a later PyTorch may have its own
         torch.library.register_fake(_name, _kernel)
 
 

@@ -28,7 +28,7 @@ _UNSUITED = {torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded}
 _COPY: Any = torch.ops.aten.copy_.default
 """Its functional form is scatters.py's."""
 
-_library = torch.library.Library("memplan_in_layout", "DEF")
+_library = torch.library.Library("memplan_in_layout", "DEF")  # held: its operators go with it
 
 
 def splits(target: Any) -> bool:
@@ -82,6 +82,7 @@ def _defined(target: Any, numbers: frozenset[str]) -> Any:
     """Define the operator. numbers: arguments that are numbers, though they may be tensors."""
     schema = schema_of(target)
     own = "_".join((schema.name.replace("::", "_"), schema.overload_name, *sorted(numbers))).lower()
+    # Without the marks of what is changed: only a copy is.
     text = re.sub(r"\(\w+!\)", "", str(schema))
     for name in numbers:  # PyTorch takes a number for a tensor in its own operators alone
         text = text.replace(f"Tensor {name}", f"Scalar {name}")

@@ -23,6 +23,7 @@ class Cpu(Device):
 
     def cache_bytes(self) -> int | None:
         try:
+            # 0 and 1 are the first level's, for data and code; 2 the second's, 3 the third's.
             text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text()
         except OSError:
             return None

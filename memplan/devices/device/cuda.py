@@ -61,7 +61,7 @@ class Cuda(StreamDevice):
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.ones(64, 64, dtype=dtype, device=self.torch)
             torch.addmm(x[0], x @ x, x)
-            del x
+            del x  # what is left is the libraries'
         return self.allocated_bytes() - start
 
     def synchronize(self) -> None:
@@ -74,6 +74,7 @@ class Cuda(StreamDevice):
         while perf_counter() < end:
             for _ in range(16):
                 torch.mm(x, x)
+            # Else the thread would queue products for long after the end.
             self.synchronize()
 
     def fill(self, memory: Tensor) -> None:

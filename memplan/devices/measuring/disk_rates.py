@@ -125,6 +125,7 @@ def _measured(disk: Disk, size: int, most: int, free: int, small: tuple[Rate, Ra
     files = [disk.file(size) for _ in range(min(most, free // size))]
     files = files[: len(_timed(write, files))]  # later they are written over, as in iterations
     alone = [_timed(work, files) for work in (read, write)]
+    # Each direction has files of its own: none is read while it is written.
     half = len(files) // 2
     both = _both((read, write), (files[:half], files[half:]))
     names = ("disk read", "disk write", "disk read, both at once", "disk write, both at once")

@@ -171,6 +171,7 @@ class SyntheticInputs:
         rows, rest = divmod(extent, POOL_ELEMENTS)
         flat[: extent - rest].view(rows, POOL_ELEMENTS).copy_(pool)
         flat[extent - rest :].copy_(pool[:rest])
+        # From the first element on: what lies before a value's offset is never read.
         return flat.as_strided(value.shape, value.strides)
 
 

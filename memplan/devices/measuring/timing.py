@@ -57,6 +57,7 @@ class Timing:
         calls: equal calls on different copies of the inputs, which take turns.
         """
         groups = timed_together(self._device, calls)
+        # Infinite before the first run: the fewest runs are made then.
         started, expected = perf_counter(), self.seconds
         taken: list[Timed] = []
         for number, group in enumerate(cycle(groups)):

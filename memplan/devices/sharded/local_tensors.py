@@ -41,7 +41,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
 def planned_local(tensor: Tensor) -> Tensor:
     """Return what of a tensor lies in this process; a plan may offload it from now on."""
     if isinstance(tensor, DTensor):
-        tensor.__class__ = _Offloaded
+        tensor.__class__ = _Offloaded  # before each iteration: the first read takes the class off
     return local_tensor(tensor)
 
 

@@ -165,7 +165,7 @@ class Signs:
                 if work.is_completed():
                     work.wait()  # raises its own error
                     return
-                if self._store.has("lost"):
+                if self._store.has("lost"):  # else only this look has timed out
                     raise RuntimeError("the process group has lost a rank") from None
 
     # ── signs of life ───────────────────────────────────────────────────────────────────────────────
@@ -214,7 +214,7 @@ class Signs:
                         found, lost = in_time(partial(self._look, watched), self._silence)
                 except RuntimeError:
                     lost = True
-                if found != known:
+                if found != known:  # a number that stays is no sign of life
                     begun, known = now, found
                 if lost or now - begun > self._silence:
                     keep(work, *tensors)  # a silent rank may wake up, and send

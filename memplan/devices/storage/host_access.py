@@ -59,6 +59,7 @@ def replace_at_home(tensor: Tensor, values: Tensor) -> None:
         return
     for copy in hold.copies():
         if isinstance(copy, File):
+            # The whole storage: the tensor may be a part of it.
             bytes_ = loaded(copy)
             value(bytes_, hold.form).copy_(values)
             copy.write(bytes_[: copy.size])

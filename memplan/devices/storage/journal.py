@@ -101,6 +101,7 @@ class Journal:
             for storage, size in self._sizes.items():
                 self._offsets[storage] = end
                 end += -(-size // _ALIGNMENT) * _ALIGNMENT
+            # Offsets without an arena are not used (`Host.fitting`).
             with suppress(PinError, OSError):
                 self.host.arena = Arena(self._device, end) if end else None
         return self._offsets

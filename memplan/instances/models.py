@@ -122,7 +122,7 @@ MODELS = {
             ffn=10240,
             heads=32,
             vocabulary=51200,
-            source="microsoft/phi-2, config.json on Hugging Face",
+            source="microsoft/phi-2, config.json on Hugging Face",  # rotary positions: no table
         ),
         _lohan("6b", 28, 32, 4096),
         _lohan("13b", 40, 40, 5120),

@@ -89,7 +89,6 @@ def partition(numbers: list[int], total: int) -> tuple[tuple[int, ...], ...] | N
 
     The search is exhaustive: the number with the fewest triples left is placed first.
     """
-    # By the promise only triples can have the sum V.
     triples = [t for t in combinations(range(len(numbers)), 3) if sum(numbers[i] for i in t) == total]
     by_number = [[t for t in triples if i in t] for i in range(len(numbers))]
     left = set(range(len(numbers)))

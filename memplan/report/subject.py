@@ -27,7 +27,6 @@ def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
     copies = ((f"a write to the {name}", f"a read from the {name}") for name in memories[Memory.DISK :])
     return (
         "a computation on the device",
-        # LAUNCH and FENCE are below NOTHING, one after the other: their words follow the queues'.
         "a computation on the CPU",
         "a copy to the host",
         "a copy from the host",
@@ -40,6 +39,7 @@ def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
 
 def cause_index(cause: int, memories: Sequence[str]) -> int:
     """Return the index of a timeline's cause among the `cause_words`; NOTHING stays."""
+    # LAUNCH and FENCE are below NOTHING, one after the other: their words follow those of the queues.
     return queue_index(cause, memories) if cause >= NOTHING else len(queue_words(memories)) + LAUNCH - cause
 
 

@@ -78,7 +78,7 @@ def _place(
     """
     last = position.max()
     votes = np.zeros(last + 1, np.int64)
-    # In traced order: what b needs has its position, or has none for good.
+    # In traced order: what b needs has its position, or is left for _place_free.
     for b in backward:
         limit, depends = last, False
         for k in range(needs_start[b], needs_start[b + 1]):

@@ -97,7 +97,7 @@ def write_whole(data: bytes, path: Path, mode: int | None = None) -> None:
     mode: the file's permissions, by default those of new files.
     """
     _sweep(path.parent)
-    # In the same folder: a rename across file systems is not atomic.
+    # In the same folder: os.replace does not work across file systems.
     handle, temporary = tempfile.mkstemp(prefix=_BESIDE, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -41,7 +41,6 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
     parts, operations = parts_of(graph, peers), graph.operations
     shares, on_shares = shares or {}, parts.on_shares
     spread = parts.weights | parts.gradients | (parts.states & shares.keys())
-    # Whole on no rank: this rank has its own share of each, rounded up.
     local = sorted(parts.states - spread)
     sizes, workspace = graph.tensors.bytes.copy(), operations.workspace.copy()
     sizes[local] = -(-sizes[local] // peers.ranks)

@@ -150,8 +150,6 @@ def _places(graph: Graph, complete: Mapping[int, int], when: When, clipped: int)
     for weight, made in complete.items():
         place = len(graph.operations) - 1
         if when == "in-backward":
-            # A tied weight is updated after its last reader; one that forward changes in place, after that
-            # change.
             place = max(made, _last(graph.consumers[weight], graph.mutators[weight]), clipped)
         places.setdefault(place, []).append(weight)
     return places

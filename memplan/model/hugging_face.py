@@ -181,8 +181,11 @@ def _example(kind: Any, config: Any, length: int | None, path: Path) -> dict[str
         if name.endswith(_TOKENS):
             return {**tokens, "labels": (length,)}
         if name.endswith("ForSequenceClassification"):
-            # Without one these classes take no batch of more than one sample.
-            config.pad_token_id = 0 if config.pad_token_id is None else config.pad_token_id
+            # Without one these classes take no batch of more than one sample. A model of images and text has
+            # it in the configuration of its text.
+            text = config.get_text_config()
+            if getattr(text, "pad_token_id", None) is None:
+                text.pad_token_id = 0
             return {**tokens, "labels": ()}
         if name.endswith("ForQuestionAnswering"):
             return {**tokens, "start_positions": (), "end_positions": ()}

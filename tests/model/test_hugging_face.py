@@ -26,6 +26,12 @@ VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "num
        "patch_size": 8}  # fmt: skip
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32, "d_ff": 64,
       "d_kv": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 99, "decoder_start_token_id": 0}  # fmt: skip
+GEMMA3 = {"model_type": "gemma3", "architectures": ["Gemma3ForSequenceClassification"],
+          "text_config": {**SMALL, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 64,
+                          "max_position_embeddings": 64, "pad_token_id": None},
+          "vision_config": {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2,
+                            "intermediate_size": 64, "image_size": 32, "patch_size": 16},
+          "mm_tokens_per_image": 4}  # fmt: skip
 BERT = {"model_type": "bert", **SMALL, "intermediate_size": 64, "max_position_embeddings": 64}
 
 
@@ -57,6 +63,13 @@ def test_the_class_with_a_loss_is_built_without_memory_and_estimated(
     graph = estimate_file(file, find_preset("a100"), batch=2)
     assert (graph.tensors.kind == Kind.PARAMETER_GRADIENT).any()
     assert graph.name == document["model_type"]
+
+
+def test_a_classifier_of_images_and_text_pads_with_its_text(tmp_path):
+    file, made = load_configuration(str(written(tmp_path, GEMMA3)))
+    assert made == ("Gemma3ForSequenceClassification", 64, "float32")
+    module, inputs, *_rest = file.build(2)
+    assert module(**inputs).loss.requires_grad
 
 
 def test_a_folder_its_file_and_the_choices(tmp_path):

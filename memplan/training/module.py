@@ -37,7 +37,7 @@ from .option import option, takes
 from .options import Options, PlanningOptions
 from .plans.front_end import CollectivesFoundError
 from .plans.plan import Planner
-from .plans.report import TrainingLog
+from .plans.training_log import TrainingLog
 from .step.evaluation import Forward
 from .step.executor import Executor
 from .step.step import Step

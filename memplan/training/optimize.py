@@ -41,7 +41,7 @@ from .options import Options
 from .plans.buckets import Buckets, check_ignored, parse_buckets
 from .plans.front_end import CollectivesFoundError
 from .plans.plan import Planner
-from .plans.report import TrainingLog
+from .plans.training_log import TrainingLog
 from .ranks.collectives import collective_executor, joint_ranks
 from .ranks.sharded import sharded_executor
 from .step.executor import Executor

@@ -37,7 +37,7 @@ from ...torch_support.out_of_memory import is_out_of_memory
 from .drift import remeasured, slower, unevenness
 from .plan import Planner
 from .plan_cache import Plan
-from .report import DRIFT, ENOUGH
+from .training_log import DRIFT, ENOUGH
 
 COUNTED_ITERATIONS = 5
 """Number of iterations that are timed."""

@@ -37,7 +37,7 @@ from .infeasible import explain, name_smallest
 from .loop_memory import LoopMemory, StepInfeasibleError
 from .old_gradients import machine_for, may_pay, pays
 from .plan_cache import Plan
-from .report import TrainingLog
+from .training_log import TrainingLog
 
 _log = logging.getLogger(__name__)
 

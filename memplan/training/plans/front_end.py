@@ -25,7 +25,7 @@ from ...tracing.output_layouts import residents
 from ...tracing.trace import trace
 from ...updates.averages import with_talks
 from .plan_cache import Plan
-from .report import TrainingLog
+from .training_log import TrainingLog
 
 
 class CollectivesFoundError(InputError):

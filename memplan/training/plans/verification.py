@@ -44,7 +44,7 @@ from ...torch_support.out_of_memory import is_out_of_memory
 from ...torch_support.unsupported import warn_user
 from ..options import Options
 from .plan_cache import Plan
-from .report import LoopAccount, TrainingLog
+from .training_log import LoopAccount, TrainingLog
 
 _WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 

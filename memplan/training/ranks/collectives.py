@@ -35,7 +35,7 @@ from ..options import Options
 from ..plans.buckets import Buckets
 from ..plans.front_end import CollectivesFoundError, Measured
 from ..plans.plan import Planner
-from ..plans.report import TrainingLog
+from ..plans.training_log import TrainingLog
 from ..step.executor import Executor
 from .rank_checks import check_options
 from .together import (

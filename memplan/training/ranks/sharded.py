@@ -45,7 +45,7 @@ from ..plans.buckets import Buckets, check_ignored
 from ..plans.front_end import Measured
 from ..plans.plan import Planner
 from ..plans.plan_cache import Plan
-from ..plans.report import TrainingLog
+from ..plans.training_log import TrainingLog
 from ..step.executor import Executor
 from .rank_checks import check_options
 from .sharded_gathers import gathering_executor

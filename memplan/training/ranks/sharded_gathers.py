@@ -12,7 +12,7 @@ from ...model.iteration import Iteration
 from ..options import Options
 from ..plans.buckets import Buckets
 from ..plans.plan import Planner
-from ..plans.report import TrainingLog
+from ..plans.training_log import TrainingLog
 from ..step.executor import Executor
 from .collectives import CollectiveFrontEnd
 

@@ -23,7 +23,7 @@ from memplan.graphs.units import format_bytes
 from memplan.profiling.profile.profile import measure_program
 from memplan.training import progress
 from memplan.training.plans import front_end
-from memplan.training.plans.report import ENOUGH
+from memplan.training.plans.training_log import ENOUGH
 from memplan.training.progress import Line, ProgressEvent
 
 

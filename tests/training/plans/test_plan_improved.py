@@ -15,7 +15,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers import background
 from memplan.solvers.problem import Problem
 from memplan.training.plans import adapt, budgeted
-from memplan.training.plans.report import TrainingLog
+from memplan.training.plans.training_log import TrainingLog
 from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
 

@@ -17,7 +17,7 @@ from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.run.cycle import Cycle
 from memplan.runtime.run.recovery import BEGINS_ANEW, UNDONE
-from memplan.training.plans.report import TrainingLog
+from memplan.training.plans.training_log import TrainingLog
 from memplan.training.progress import progress_callback
 from torch import Tensor, nn
 from torch.nn import functional

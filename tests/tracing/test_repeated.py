@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.devices.measuring.live_bytes import live_peak
 from memplan.model.iteration import Iteration
-from memplan.profiling.profile.products import multiplications, product_key
+from memplan.profiling.profile.sampled import multiplications, product_key
 from memplan.program.program import Call, Program
 from memplan.torch_support.torch_make_fx import make_fx
 from memplan.torch_support.torch_trees import tree_leaves

@@ -108,6 +108,8 @@ class Guards:
             return None
         for (name, part), known, size in zip(self._parts, self._values, self._sizes, strict=True):
             own = part.__dict__
+            # The quick comparison of all never succeeds any more once one module has other attributes than at
+            # first. To list what is watched of each module would take longer than this.
             if len(own) == size and all(own.get(each, _NONE) == value for each, value in known.items()):
                 continue
             if (now := _watched(part)) != known:

@@ -136,9 +136,14 @@ def changing(iteration: Iteration) -> dict[str, Tensor]:
 
 def changed_by(program: Program) -> list[str]:
     """Return the parameters and buffers in whose memory operations of the program write, by name."""
-    changed = {storage for operation in program.operations for storage in operation.mutates}
+    changed = _written(program)
     named = {**program.parameters, **program.buffers}
     return [name for name, value in named.items() if program.values[value].storage in changed]
+
+
+def _written(program: Program) -> set[int]:
+    """Return the storages in which operations of the program write."""
+    return {storage for operation in program.operations for storage in operation.mutates}
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -160,7 +165,7 @@ def _changeable(iteration: Iteration, programs: Collection[Program]) -> dict[str
 
 def _left_alone(program: Program) -> set[str]:
     """Return the parameters, buffers and inputs in whose memory no operation writes."""
-    changed = {storage for operation in program.operations for storage in operation.mutates}
+    changed = _written(program)
     named = {**program.parameters, **program.buffers}
     named |= {f"the input {name}": value for name, value in program.inputs.items()}
     return {name for name, value in named.items() if program.values[value].storage not in changed}

@@ -10,10 +10,10 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import cache
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
+from ...torch_support.audit import audited
 from ...torch_support.raw import bases_of, is_a, module_of
 from ...torch_support.reach import is_of_library
 from ...torch_support.unsupported import TraceError, at_line
@@ -41,41 +41,24 @@ _SAID = {
 }
 """Meanings of audit events, by how these begin."""
 
-_Traced = tuple[Callable[[], bool], list[str]]
-_TRACES: list[_Traced] = []
-"""The running traces: whether this thread's reads are theirs, and what they can't watch."""
-
 
 @contextmanager
 def outside_watched(listens: Callable[[], bool], unwatched: list[str]) -> Generator[None]:
     """Raise TraceError if the user's code reads a file, and note in `unwatched` what else it asks outside."""
-    _hook()
-    _TRACES.append((listens, unwatched))
-    try:
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        said = "" if event == "open" else next((_SAID[each] for each in _SAID if event.startswith(each)), "")
+        if not (said or event == "open"):
+            return
+        if not listens() or (place := _users_line(sys._getframe(2))) is None:
+            return
+        if said:
+            unwatched.append(f"{place}{said}: what it answers")
+        elif _reads(*arguments):
+            raise TraceError(reading(f"reads the file {os.path.basename(os.fsdecode(arguments[0]))}", place))
+
+    with audited(note):
         yield
-    finally:
-        _TRACES.pop()
-
-
-@cache
-def _hook() -> None:
-    """Install the audit hook. Python has no function that removes one: it does nothing outside of traces."""
-    sys.addaudithook(_audit)
-
-
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _TRACES:
-        return
-    said = "" if event == "open" else next((_SAID[each] for each in _SAID if event.startswith(each)), "")
-    if not (said or event == "open"):
-        return
-    listens, unwatched = _TRACES[-1]
-    if not listens() or (place := _users_line(sys._getframe(1))) is None:
-        return
-    if said:
-        unwatched.append(f"{place}{said}: what it answers")
-    elif _reads(*arguments):
-        raise TraceError(reading(f"reads the file {os.path.basename(os.fsdecode(arguments[0]))}", place))
 
 
 def _reads(path: Any, mode: Any, flags: Any) -> bool:

@@ -160,8 +160,8 @@ def product_key(program: Program, call: Call) -> Hashable:
 
 def multiplications(program: Program, call: Call) -> int:
     """Return how many numbers the product multiplies."""
-    # Elements of the result times the inner dimension.
     *_inputs, right, result = _values(program, call)
+    # Elements of the result times the inner dimension.
     return prod(result.shape) * right.shape[-2]
 
 

@@ -8,11 +8,13 @@ extensions in C read by themselves is not seen.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+from ...torch_support.audit import audited
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 _PROGRAMS = frozenset(
@@ -35,25 +37,12 @@ class Reads:
         self.every_variable |= other.every_variable
 
 
-_watching: list[Reads] = []
-_hooked: list[bool] = []
-
-
 @contextmanager
 def watched() -> Generator[Reads]:
     """Note what is read in the block."""
-    if not _hooked:  # such a hook stays to the process's end
-        sys.addaudithook(_note)
-        _hooked.append(True)
     reads = Reads()
-    _watching.append(reads)
-    try:
-        with _environment_watched(reads):
-            yield reads
-    finally:
-        _watching.pop()
-        if _watching:
-            _watching[-1].add(reads)
+    with audited(partial(_note, reads)), _environment_watched(reads):
+        yield reads
 
 
 @contextmanager
@@ -79,17 +68,12 @@ def _environment_watched(reads: Reads) -> Generator[None]:
         kind.__getitem__, kind.__iter__ = own_get, own_iter
 
 
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _watching:
-        return
-    if event != "open":
-        if event in _PROGRAMS:
-            _watching[-1].every_variable = True
-    else:
-        path, mode, flags = arguments
-        reads = (
-            # os.open has flags and no mode.
-            not set(mode) & set("wax+") if isinstance(mode, str) else not flags & (os.O_WRONLY | os.O_RDWR)
-        )
-        if reads and isinstance(path, str) and not path.startswith(_SYSTEM) and not path.endswith(".pyc"):
-            _watching[-1].files.add(path)
+def _note(reads: Reads, event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _PROGRAMS:
+        reads.every_variable = True
+    elif event == "open":
+        path, mode, flags = arguments  # os.open has flags and no mode
+        writes = set(mode) & set("wax+") if isinstance(mode, str) else flags & (os.O_WRONLY | os.O_RDWR)
+        read = isinstance(path, str) and not path.startswith(_SYSTEM) and not path.endswith(".pyc")
+        if read and not writes:
+            reads.files.add(path)

@@ -131,11 +131,23 @@ def compare(
     found: list[_Compared] = []
     refused: list[tuple[str, InfeasibleError | NotAcceptedError]] = []
     for solver, given, _all in chosen_contenders(names, settings, gap):
-        search = Search(budget, solver, time_limit, dict(given), None, bound_time, False, None, machine_path)
+        search = Search(
+            budget=budget,
+            solver=solver,
+            time_limit=time_limit,
+            settings=dict(given),
+            allow=None,
+            bound_time=bound_time,
+            addresses=False,
+            reserve=None,
+            machine_path=machine_path,
+        )
         # what is compiled at the first use would count as the first solver's time
         warm_up(solver, given, (machine or Machine()).links)
         try:
-            one = solve_graph(graph, file, search, machine, Incumbent(), Phases(), output)
+            one = solve_graph(
+                graph, file, search=search, machine=machine, race=Incumbent(), phases=Phases(), output=output
+            )
         except (InfeasibleError, NotAcceptedError) as error:
             refused.append((solver, error))
             continue
@@ -152,14 +164,14 @@ def _of_file(path: Path, output: Output) -> _Compared:
     report = held.report(validate_schedule(held, path))
     solver, seconds = held.file.solver.get("name"), held.file.solver.get("seconds")
     return _Compared(
-        str(path),
-        str(solver or "unknown"),
-        held.graph,
-        held.file.schedule,
-        report,
-        held.budget,
-        seconds if isinstance(seconds, float) else None,
-        str(held.file.solver.get("policy", "")),
+        name=str(path),
+        solver=str(solver or "unknown"),
+        graph=held.graph,
+        schedule=held.file.schedule,
+        report=report,
+        budget=held.budget,
+        seconds=seconds if isinstance(seconds, float) else None,
+        policy=str(held.file.solver.get("policy", "")),
     )
 
 

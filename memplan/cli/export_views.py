@@ -32,7 +32,14 @@ trace_option = click.option(
 def subject_of(held: Held, replay: Replay) -> Subject:
     addresses = held.file.addresses
     arena = None if addresses is None else addresses.arena
-    return Subject(held.graph, held.file.schedule, held.report(replay), held.budget, held.machine, arena)
+    return Subject(
+        graph=held.graph,
+        schedule=held.file.schedule,
+        report=held.report(replay),
+        budget=held.budget,
+        machine=held.machine,
+        arena=arena,
+    )
 
 
 def write_trace(trace: Trace, path: Path) -> None:

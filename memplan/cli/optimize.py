@@ -63,7 +63,9 @@ def optimize(model: str, search: Search, measurement: Measurement, remeasure: bo
     race, phases = Incumbent(), Phases()
     machine = chosen_machine(search.machine_path, output) or graph.machine
     try:
-        found = solve_graph(graph, graph_to.path, search, machine, race, phases, output)
+        found = solve_graph(
+            graph, graph_to.path, search=search, machine=machine, race=race, phases=phases, output=output
+        )
     except InfeasibleError as error:
         output.document(refusal_document(error))
         raise

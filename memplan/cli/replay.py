@@ -107,12 +107,14 @@ def open_schedule(
     if budget is not None:
         budget.check_meant(least_memory(graph))
     return Held(
-        graph,
-        graph_path,
-        file,
-        baseline_figures,
-        file.budget if budget is None else budget.bytes_of(baseline_figures.peak, graph.resident_bytes),
-        machine or file.machine or graph.machine,
+        graph=graph,
+        graph_path=graph_path,
+        file=file,
+        baseline_figures=baseline_figures,
+        budget=file.budget
+        if budget is None
+        else budget.bytes_of(baseline_figures.peak, graph.resident_bytes),
+        machine=machine or file.machine or graph.machine,
         own=budget is None and machine is None,
     )
 
@@ -122,7 +124,15 @@ def open_baseline(graph_path: Path, output: Output) -> Held:
     graph = load_graph(graph_path)
     output.note(f"{graph_path} is a graph: its baseline is shown; `plan solve` makes a schedule of it")
     file = ScheduleFile(baseline_schedule(graph), graph.name, graph_digest(graph))
-    return Held(graph, graph_path, file, baseline(graph), None, graph.machine, own=True)
+    return Held(
+        graph=graph,
+        graph_path=graph_path,
+        file=file,
+        baseline_figures=baseline(graph),
+        budget=None,
+        machine=graph.machine,
+        own=True,
+    )
 
 
 def is_graph(path: Path) -> bool:

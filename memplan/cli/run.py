@@ -87,7 +87,9 @@ def run(
     from ..profiling.compare.cost import Cost, worse_in_both
     from ..profiling.compare.side_by_side import side_by_side, spans
 
-    with planned_step(held, model, device, disk, layout, output, cuda_graph=cuda_graph) as made:
+    with planned_step(
+        held, model, device=device, disk=disk, layout=layout, output=output, cuda_graph=cuda_graph
+    ) as made:
         _file, iteration, step, say, compiled = made
         say("running eager and planned in turn")
         found = side_by_side(iteration, step, repeats, compiled)

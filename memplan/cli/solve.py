@@ -52,7 +52,9 @@ def solve(
     check_spared(to, graph, search.machine_path)
     machine = chosen_machine(search.machine_path, output) or loaded.machine
     try:
-        found = solve_graph(loaded, graph, search, machine, race, phases, output)
+        found = solve_graph(
+            loaded, graph, search=search, machine=machine, race=race, phases=phases, output=output
+        )
     except InfeasibleError as error:
         output.document(refusal_document(error))
         write_out(log_path, lambda path: write_csv(path, race.history)).tell()

@@ -287,9 +287,16 @@ def solve_graph(
         for line in refusal.notes:
             output.note(line)
         phases.tell(search.time_limit, output)
-        raise _answered(refusal, problem, search, wanted, reference.peak, free) from None
+        raise _answered(
+            refusal, problem, search=search, budget=wanted, peak=reference.peak, free=free
+        ) from None
     return Found(
-        search, problem, solution, Report(solution.figures, reference, solution.lower_bound), wanted, free
+        search=search,
+        problem=problem,
+        solution=solution,
+        report=Report(solution.figures, reference, solution.lower_bound),
+        budget=wanted,
+        free=free,
     )
 
 
@@ -360,10 +367,10 @@ def _solved(
         found = registry.solve_or_unpin(
             search.solver,
             problem,
-            search.time_limit,
-            search.settings,
-            report,
-            search.bound_time,
+            time_limit=search.time_limit,
+            settings=search.settings,
+            report=report,
+            bound_seconds=search.bound_time,
             addresses=addresses,
             race=race,
             start=start or kept,

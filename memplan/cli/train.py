@@ -68,8 +68,12 @@ def train(
     held = open_schedule(schedule, graph_path, output)
     replay, layout = validate_schedule(held, schedule), arena_of(held, schedule)
     predicted = held.report(replay).predicted()
-    with planned_step(held, model, device, disk, layout, output, cuda_graph=cuda_graph) as made:
-        document, rows = _trained(made, steps, checkpoint, every, predicted, output)
+    with planned_step(
+        held, model, device=device, disk=disk, layout=layout, output=output, cuda_graph=cuda_graph
+    ) as made:
+        document, rows = _trained(
+            made, steps, folder=checkpoint, every=every, predicted=predicted, output=output
+        )
     output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
 
 
@@ -85,7 +89,15 @@ def _trained(
     if made.file.data is None:
         output.note(f"{made.file.path} has no data(): each iteration trains on the example batch")
     try:
-        found = train(made.iteration, made.step, batches, steps, folder, every, reporter)
+        found = train(
+            made.iteration,
+            made.step,
+            batches=batches,
+            steps=steps,
+            folder=folder,
+            every=every,
+            tell=reporter,
+        )
     except KeyboardInterrupt:
         output.note(f"{reporter.saved_line(folder)}; the same command goes on from there")
         raise

@@ -119,7 +119,9 @@ class _Rows(NamedTuple):
             return self._row(name, loop, found, alone, within)
         if figures_of(loop.graph, layers, machine=self.machine).least_budget > within:
             return Alternative(name, found)
-        return self._row(name, loop, layers, self.machine, within, f"around each layer: {found}")
+        return self._row(
+            name, loop, found=layers, machine=self.machine, budget=within, note=f"around each layer: {found}"
+        )
 
     def _row(
         self,

@@ -86,12 +86,12 @@ def answer_of(sizes: Sizes, *, page: bool = True) -> Answer:
 def _several(results: list[SizeResult], subject: Subject, *, page: bool) -> Answer:
     best = cheapest(results)
     return Answer(
-        "",
-        [*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)],
-        Section(gpu_table(results, "All GPUs", "no plan, largest, train with: batches.")),
-        [("most samples for the price", best.preset.name)] if best else [],
-        [],
-        [_batch_section(found, found.preset.name) for found in results] if page else [],
+        line="",
+        facts=[*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)],
+        table=Section(gpu_table(results, "All GPUs", "no plan, largest, train with: batches.")),
+        summary=[("most samples for the price", best.preset.name)] if best else [],
+        details=[],
+        page=[_batch_section(found, found.preset.name) for found in results] if page else [],
     )
 
 

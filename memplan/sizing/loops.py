@@ -145,7 +145,16 @@ def planned_span(
     budget: bytes that the schedule fits in. machine: with a device of any size. constant: what cuBLAS keeps.
     replay: what the simulator said of it, if it was asked.
     """
-    return memory_span(loop.graph, loop.worst, schedule, budget, machine, constant, None, replay)
+    return memory_span(
+        loop.graph,
+        loop.worst,
+        schedule=schedule,
+        budget=budget,
+        machine=machine,
+        constant=constant,
+        reserved=None,
+        replay=replay,
+    )
 
 
 def unplanned_span(loop: Loop, schedule: Schedule, constant: int, machine: Machine = NO_LINKS) -> Span:
@@ -153,4 +162,12 @@ def unplanned_span(loop: Loop, schedule: Schedule, constant: int, machine: Machi
     thread of backward too. machine: with a device of any size.
     """
     peak = figures_of(loop.graph, schedule, machine=machine).least_budget
-    return memory_span(loop.graph, loop.worst, schedule, peak, machine, 2 * constant, reserved_peak)
+    return memory_span(
+        loop.graph,
+        loop.worst,
+        schedule=schedule,
+        budget=peak,
+        machine=machine,
+        constant=2 * constant,
+        reserved=reserved_peak,
+    )

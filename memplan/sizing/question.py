@@ -94,7 +94,13 @@ class Question:
         seconds = self.share * (self.time_limit or _seconds(graph))
         try:
             found = registry.solve(
-                self.solver, problem, seconds, self.settings, self.report, 0.0, start=self.start
+                self.solver,
+                problem,
+                time_limit=seconds,
+                settings=self.settings,
+                report=self.report,
+                bound_seconds=0.0,
+                start=self.start,
             )
         except NotFoundError:
             line = f"{self.solver} had no answer in {duration(seconds)}"

@@ -361,7 +361,9 @@ class SizeSearch:
                 one = within
         assert one.schedule is not None
         loop, constant = self.loops.planned(one.batch), self.room.constant
-        return planned_span(loop, one.schedule, one.budget, self._machine, constant, one.replay)
+        return planned_span(
+            loop, one.schedule, budget=one.budget, machine=self._machine, constant=constant, replay=one.replay
+        )
 
     def _parts(self, one: BatchTrial, found: SizeResult) -> Breakdown:
         assert one.schedule is not None
@@ -395,7 +397,9 @@ class SizeSearch:
             return ask if name == CHECKPOINTS else self.known.alongside(machine, ask)
 
         one, room = found.fastest or found.trials[0], self.room
-        return next_steps(self.loops, one.batch, self.optimizer, solver, self._machine, room)
+        return next_steps(
+            self.loops, one.batch, optimizer=self.optimizer, solver=solver, machine=self._machine, room=room
+        )
 
     def _explain_ranks(self, found: SizeResult) -> None:
         """Add what there is to say of the fastest batch: its policies' bytes, time against memory."""

@@ -70,7 +70,15 @@ def size_model(
         loops = Loops(subject.estimates, preset, loop.steps, peers, spans)
         machine = rank or preset.machine
         ask = Question(solver, time_limit, settings or {}, machine, report, quick_share=quick)
-        search = SizeSearch(loops, ask, room, optimizer, known, several, loop.total is not None)
+        search = SizeSearch(
+            loops=loops,
+            ask=ask,
+            room=room,
+            optimizer=optimizer,
+            known=known,
+            brief=several,
+            one_update=loop.total is not None,
+        )
         found = search.run(batches)
         found.price = (prices or {}).get(preset.name)
         results.append(found)

@@ -153,19 +153,26 @@ class PlannedStep:
                 self._graphs = self._replaying()
             self._run = self._graphs or self._code.compile(**self._tools)
             self._recovery = Recovery(
-                program,
-                self._owners,
-                self._optimizer,
-                self.device,
-                self.journal,
-                None,
-                others,
+                program=program,
+                owners=self._owners,
+                optimizer=self._optimizer,
+                device=self.device,
+                journal=self.journal,
+                moved=None,
+                others=others,
             )
             self._watch = Watch(schedule, terms, self.device, None)
             return
         shards = iteration.scattered
         terms = terms or Terms.unlimited(program)
-        self.cycle = Cycle(program, schedule, terms, self.journal, self.rooms, shards)
+        self.cycle = Cycle(
+            program=program,
+            schedule=schedule,
+            terms=terms,
+            journal=self.journal,
+            rooms=self.rooms,
+            shards=shards,
+        )
         _check_host(terms, sum(sizes.values()) if undo else 0, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.run_iteration
         moved = self._owners.of(self.cycle.moved)
@@ -174,13 +181,13 @@ class PlannedStep:
         else:
             self._ownership = SpreadOwnership(program, moved, self.cycle, shards)
         self._recovery = Recovery(
-            program,
-            self._owners,
-            self._optimizer,
-            self.device,
-            self.journal,
-            (self.cycle, self._ownership),
-            others,
+            program=program,
+            owners=self._owners,
+            optimizer=self._optimizer,
+            device=self.device,
+            journal=self.journal,
+            moved=(self.cycle, self._ownership),
+            others=others,
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
         self._moving = [program.values[value].storage in self._moved for value in program.residents]
@@ -398,13 +405,13 @@ class PlannedStep:
                 return alone(residents, settings)
 
         return CapturedIteration(
-            run,
-            self._code.compile(keep=_keep_nothing, expect=None),
-            self.device,
-            slice(first, first + len(program.inputs)),
-            {} if self._optimizer is None else self._optimizer.by_tensor(),
-            keep,
-            tuple(each for each in program.generators.values() if each.device == program.device),
+            run=run,
+            captured=self._code.compile(keep=_keep_nothing, expect=None),
+            device=self.device,
+            inputs=slice(first, first + len(program.inputs)),
+            by_tensor={} if self._optimizer is None else self._optimizer.by_tensor(),
+            before=keep,
+            generators=tuple(each for each in program.generators.values() if each.device == program.device),
         )
 
     @property

@@ -145,7 +145,9 @@ class PlannedPart(PlannedStep):
         read = {name: tensors[name] for name in own if not isinstance(tensors[name], Offloaded)}
         read |= {f"input {name}": inputs_by_name[name] for name in of_inputs} | constants
         read |= {f"output {name}".strip(): outputs[name] for name in self._read_outputs}
-        return Begun(self, running, outputs, parameters, read, nodes)
+        return Begun(
+            step=self, running=running, outputs=outputs, parameters=parameters, read=read, nodes=nodes
+        )
 
     def finish(self, begun: Begun, cotangents: Mapping[str, Tensor | None]) -> IterationResult:
         """Run the second half, and return its gradients.

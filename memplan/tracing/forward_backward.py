@@ -161,13 +161,13 @@ class ForwardBackward:
     def host_part(self) -> HostPart:
         assert self.recorder is not None
         return HostPart(
-            self.iteration,
-            self.recorder.calls,
-            self.parameters,
-            self.buffers,
-            self.inputs,
-            self.expected,
-            self.recorder.guess,
+            iteration=self.iteration,
+            calls=self.recorder.calls,
+            parameters=self.parameters,
+            buffers=self.buffers,
+            inputs=self.inputs,
+            expected=self.expected,
+            first_guess=self.recorder.guess,
         )
 
     def _run(self, module: nn.Module) -> tuple[Tensor | None, Output, Sequence[Tensor | None]]:

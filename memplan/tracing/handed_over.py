@@ -101,13 +101,13 @@ def _with_copy(program: Program, storage: int) -> Program:
     views = dict(program.views)
     views |= {new[v]: _renamed(call, new) for v, call in program.views.items() if v in new}
     copy = Operation(
-        f"{name}/before",
-        Phase.FORWARD,
-        there.layer,
-        Call(torch.ops.aten.clone.default, (Ref(resident),), {}, (new[resident],), several=False),
-        (storage,),
-        (made,),
-        (),
+        name=f"{name}/before",
+        phase=Phase.FORWARD,
+        layer=there.layer,
+        call=Call(torch.ops.aten.clone.default, (Ref(resident),), {}, (new[resident],), several=False),
+        reads=(storage,),
+        writes=(made,),
+        mutates=(),
         random=False,
     )
     operations = [_reading(one, storage, made, new) for one in program.operations]

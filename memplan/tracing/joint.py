@@ -180,19 +180,19 @@ def joint_graph(
             graph = functional_graph(traced, examples, flat, partial(_fake, mode))
     output, gradients, input_gradients, _tensors = made[0]
     return Joint(
-        graph,
-        parameters,
-        buffers,
-        inputs,
-        iteration.has_loss,
-        output,
-        gradients,
-        input_gradients,
-        held,
-        used[0],
-        reads,
-        own,
-        host_part,
+        graph=graph,
+        parameters=parameters,
+        buffers=buffers,
+        inputs=inputs,
+        has_loss=iteration.has_loss,
+        output=output,
+        gradients=gradients,
+        input_gradients=input_gradients,
+        held=held,
+        used=used[0],
+        reads=reads,
+        generators=own,
+        host_part=host_part,
     )
 
 

@@ -91,17 +91,17 @@ class _Lowering:
         result = None if loss is None else self._value_of(loss)
         self._mark_results(result, returned, found)
         return Program(
-            self.blocks.device,
-            self.blocks.storages,
-            self.blocks.values,
-            self.operations,
-            self.views,
-            parameters,
-            buffers,
-            inputs,
-            self.constants,
-            result,
-            found,
+            device=self.blocks.device,
+            storages=self.blocks.storages,
+            values=self.blocks.values,
+            operations=self.operations,
+            views=self.views,
+            parameters=parameters,
+            buffers=buffers,
+            inputs=inputs,
+            constants=self.constants,
+            loss=result,
+            gradients=found,
             input_gradients=of_inputs,
             held=self.held,
             generators=self.generators,
@@ -145,7 +145,16 @@ class _Lowering:
         self._lies_in(call, {*writes, *changed})
         reads = tuple(storage for storage in read if storage not in changed)
         self.operations.append(
-            Operation(name, phase, mark.layer, call, reads, writes, changed, _draws_numbers(node))
+            Operation(
+                name=name,
+                phase=phase,
+                layer=mark.layer,
+                call=call,
+                reads=reads,
+                writes=writes,
+                mutates=changed,
+                random=_draws_numbers(node),
+            )
         )
 
     def _lies_in(self, call: Call, storages: set[int], *, one: bool = False) -> None:

@@ -413,7 +413,9 @@ class _Long:
             return
         one = program.operations[item.operation]
         other = None if twin is None or twin.operation is None else program.operations[twin.operation]
-        self.operations.append(self._operation(one, other, call, by, storage, twin is not None))
+        self.operations.append(
+            self._operation(one, other, call=call, by=by, storage=storage, inner=twin is not None)
+        )
 
     def _operation(
         self,

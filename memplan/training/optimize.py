@@ -161,12 +161,12 @@ def executor_of(module: Any, inputs: Any, options: Options) -> Executor:
             optimizer, options.update, options.max_grad_norm, options.master_weights, options.ema
         )
     iteration = Iteration(
-        module,
-        given,
-        options.loss_fn,
-        updates,
-        options.return_outputs or not options.train,
-        processes,
+        module=module,
+        inputs=given,
+        loss_fn=options.loss_fn,
+        updates=updates,
+        outputs=options.return_outputs or not options.train,
+        processes=processes,
         purpose="train" if options.train else "predict",
         autocast=options.autocast,
         accumulate=steps if optimizer is not None else 1,

@@ -142,7 +142,16 @@ class _Writer:
         outputs = (self.averaged[name], self.turn)
         call = Call(self.target, arguments, {}, outputs, several=True)
         written = tuple(self.values[value].storage for value in outputs)
-        return Operation(f"{name}/average", Phase.BACKWARD, layer, call, read, written, (), random=False)
+        return Operation(
+            name=f"{name}/average",
+            phase=Phase.BACKWARD,
+            layer=layer,
+            call=call,
+            reads=read,
+            writes=written,
+            mutates=(),
+            random=False,
+        )
 
     def _made(self, name: str, kind: Kind, layer: str | None, form: Value) -> int:
         with FakeTensorMode():

@@ -202,14 +202,18 @@ class _Writer:
             keywords |= {"update": target.__name__, "infinite": Ref(self.any_infinite)}
             target = if_finite
         call = Call(target, arguments, keywords, (), several=False)
-        return self._operation(f"{name}/update", Phase.UPDATE, weight, call, reads, tuple(changed))
+        return self._operation(
+            f"{name}/update", Phase.UPDATE, weight=weight, call=call, reads=reads, changed=tuple(changed)
+        )
 
     def add(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.program.gradients[name]
         total = self.gradients[name] = self._state(name, SUM, rule.summed)
         call = Call(add, (Ref(total), Ref(gradient), FIRST), {}, (), several=False)
         changed = (self.values[total].storage,)
-        return self._operation(f"{name}/add", Phase.BACKWARD, weight, call, (gradient,), changed)
+        return self._operation(
+            f"{name}/add", Phase.BACKWARD, weight=weight, call=call, reads=(gradient,), changed=changed
+        )
 
     def unscale(self, name: str, rule: Rule, *, divides: bool) -> Operation:
         weight, scaled = self.program.parameters[name], self.program.gradients[name]
@@ -298,7 +302,16 @@ class _Writer:
         layer = None if weight is None else self.storages[self.values[weight].storage].layer
         read = tuple(self.values[value].storage for value in reads)
         made = tuple(self.values[value].storage for value in call.outputs if value is not None)
-        return Operation(self.operations.unique(name), phase, layer, call, read, made, changed, random=False)
+        return Operation(
+            name=self.operations.unique(name),
+            phase=phase,
+            layer=layer,
+            call=call,
+            reads=read,
+            writes=made,
+            mutates=changed,
+            random=False,
+        )
 
     def _state(self, name: str, state: str, dtype: torch.dtype | None) -> int:
         """Create a new resident of the parameter's form, as `torch.zeros_like` makes it."""

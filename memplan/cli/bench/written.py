@@ -60,15 +60,15 @@ def write_page(
     graphs, solvers = (len({key(row) for row in rows}) for key in (_graph, _solver))
     commit = revision()
     found = Comparison(
-        f"{counted(solvers, 'solver')} on {counted(graphs, 'graph')}",
-        [
+        title=f"{counted(solvers, 'solver')} on {counted(graphs, 'graph')}",
+        origin=[
             *made(sys.argv[1:]),
             packages() + (f", memplan at {commit}" if commit else ""),
             this_machine(),
             f"{fresh} of {counted(len(rows), 'row')} solved by this run"
             + ("" if fresh == len(rows) else "; the others, maybe elsewhere, before"),
         ],
-        [
+        summary=[
             solver_table(rows),
             *change_tables(moved),
             *published_tables(matched),
@@ -76,10 +76,10 @@ def write_page(
             *effort_tables(rows),
             *curve_tables(rows),
         ],
-        list(plots(rows).values()),
-        list(matrices(rows)),
-        LEGEND,
-        list(remarks(rows, records)),
+        plots=list(plots(rows).values()),
+        matrices=list(matrices(rows)),
+        legend=LEGEND,
+        remarks=list(remarks(rows, records)),
     )
     return _write(PAGES[path.suffix](found), path)
 

@@ -219,7 +219,16 @@ def size(
     ):
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
         rank = _of_rank(rooms[0][0].machine, network, has_host=has_host)
-        subject = open_subject(model, length, dtype, optimizer, update, loop, report, cached=cached)
+        subject = open_subject(
+            model,
+            length,
+            dtype=dtype,
+            optimizer=optimizer,
+            update=update,
+            loop=loop,
+            report=report,
+            cached=cached,
+        )
         leave_out_all()  # PyTorch's objects, through which each collection would look
         sizes = size_model(
             subject,

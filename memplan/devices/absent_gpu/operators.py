@@ -92,7 +92,16 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    call = Attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    call = Attention(
+        query=query,
+        key=key,
+        value=value,
+        mask=attn_mask,
+        dropout=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        grouped=enable_gqa,
+    )
     return attention(capability, call)
 
 

@@ -46,7 +46,15 @@ def gathered(share: Tensor, length: int, shards: Shards, name: str) -> Tensor:
     *replicas, group = shards.ranks.users_groups
     rows, precision = shards.rows(length), shards.precision.get(name)
     column = replicas[0] if shards.ranks.replicas > 1 else None
-    form = _Form(length, rows, share.shape[0], shards.ranks.shards, group, column, precision)
+    form = _Form(
+        length=length,
+        rows=rows,
+        own=share.shape[0],
+        size=shards.ranks.shards,
+        group=group,
+        replicas=column,
+        precision=precision,
+    )
     return _Gather.apply(share, form)  # pyright: ignore[reportReturnType, reportUnknownMemberType]
 
 

@@ -59,13 +59,13 @@ def with_spread_gradients(program: Program, shards: Shards) -> Program:
         keywords = {"rows": rows} if dtype == form.dtype else {"rows": rows, "dtype": dtype}
         call = Call(spread_rows, (Ref(local),), keywords, (gradients[name],), several=False)
         operation = Operation(
-            f"{name}/spread",
-            Phase.BACKWARD,
-            layer,
-            call,
-            (form.storage,),
-            (len(storages) - 1,),
-            (),
+            name=f"{name}/spread",
+            phase=Phase.BACKWARD,
+            layer=layer,
+            call=call,
+            reads=(form.storage,),
+            writes=(len(storages) - 1,),
+            mutates=(),
             random=False,
         )
         later.setdefault(made[form.storage], []).append(operation)

@@ -48,7 +48,18 @@ def planned_local(tensor: Tensor) -> Tensor:
 def give_up_local(tensor: Tensor, refuse: Callable[[], NoReturn]) -> None:
     """Refuse every use of the values of a DTensor's local tensor, until others have replaced them."""
     local = planned_local(tensor)
-    give_up(local, Value(0, tuple(local.shape), local.stride(), 0, local.dtype, local.device), refuse)
+    give_up(
+        local,
+        Value(
+            storage=0,
+            shape=tuple(local.shape),
+            strides=local.stride(),
+            offset=0,
+            dtype=local.dtype,
+            device=local.device,
+        ),
+        refuse,
+    )
 
 
 def around(local: Tensor, like: Tensor) -> Tensor:
@@ -87,7 +98,9 @@ def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) ->
     It takes no memory until it is used, wherever a plan then has it.
     """
     own = local_tensor(weight)
-    form = Value(0, tuple(own.shape), own.stride(), 0, dtype, own.device)
+    form = Value(
+        storage=0, shape=tuple(own.shape), strides=own.stride(), offset=0, dtype=dtype, device=own.device
+    )
     fill: Fill = partial(_copied, own, form) if copied else zeros
     # One element, expanded: a form without memory, until the local tensor is put in.
     made = around(torch.zeros((), dtype=dtype, device=own.device).expand(own.shape), weight)

@@ -309,7 +309,14 @@ def _replace_parameters(
 
 def _without_values(weight: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
     made = nn.Parameter(torch.empty(0, dtype=dtype, device=weight.device), weight.requires_grad)
-    form = Value(0, tuple(weight.shape), weight.stride(), 0, dtype, weight.device)
+    form = Value(
+        storage=0,
+        shape=tuple(weight.shape),
+        strides=weight.stride(),
+        offset=0,
+        dtype=dtype,
+        device=weight.device,
+    )
     give_up(made, form, _refuse_values)
     return made
 

@@ -245,7 +245,9 @@ class Nodes(ABC):
             self.stand_ins.batch.holders[path] = Holder(fetch, node.thing, key, name)
             return
         made = None if is_a(value, Content) else self._node_of(value, path)
-        node.reads[fetch, key] = Read(fetch, key, value, made, users_place(), in_backward())
+        node.reads[fetch, key] = Read(
+            fetch=fetch, key=key, value=value, node=made, place=users_place(), backward=in_backward()
+        )
         if is_a(value, np.ndarray | bytearray | memoryview) or is_number(value):
             self.read_whole(value)
 

@@ -82,7 +82,9 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
     disk = cycle.disk.count.peak if cycle.disk else 0
     host = cycle.host.count.peak + step.undo_bytes
     extra = generator_bytes(step.program) + step.count_bytes
-    return Peaks(peak, host, disk, extra, constant, _reserved(step.device))
+    return Peaks(
+        device=peak, host=host, disk=disk, extra=extra, constant=constant, reserved=_reserved(step.device)
+    )
 
 
 def device_peak(

@@ -187,7 +187,17 @@ class _Reading:
         returned = output_of({name: _fakes(node) for name, node in outputs.items()}, True, None)
         module = fx.GraphModule(torch.nn.Module(), self.graph)
         has_loss, names = bool(losses), list(gradients)
-        return Joint(module, parameters, buffers, inputs, has_loss, returned, names, [], held={})
+        return Joint(
+            graph=module,
+            parameters=parameters,
+            buffers=buffers,
+            inputs=inputs,
+            has_loss=has_loss,
+            output=returned,
+            gradients=names,
+            input_gradients=[],
+            held={},
+        )
 
     def _mark_backward(self, ends: list[fx.Node]) -> None:
         forward: set[fx.Node] = set()

@@ -97,7 +97,16 @@ def _operation(names: Names, made: Kernel, members: Members) -> Operation:
     )
     call = Call(made, tuple(Ref(value) for value in members.inputs), {}, members.outputs, several=True)
     name = names.unique(operation_name(made, first.layer, first.phase))
-    return Operation(name, first.phase, first.layer, call, reads, writes, (), random=False)
+    return Operation(
+        name=name,
+        phase=first.phase,
+        layer=first.layer,
+        call=call,
+        reads=reads,
+        writes=writes,
+        mutates=(),
+        random=False,
+    )
 
 
 def _check_order(program: Program, operations: Sequence[Operation]) -> None:

@@ -61,7 +61,14 @@ def program_from_document(row: Mapping[str, Any]) -> Program:
         device=torch.device(row["device"]),
         storages=[Storage(name, size, Kind(kind), layer) for name, size, kind, layer in row["storages"]],
         values=[
-            Value(storage, tuple(shape), tuple(strides), offset, _dtype(dtype), torch.device(device))
+            Value(
+                storage=storage,
+                shape=tuple(shape),
+                strides=tuple(strides),
+                offset=offset,
+                dtype=_dtype(dtype),
+                device=torch.device(device),
+            )
             for storage, shape, strides, offset, dtype, device in row["values"]
         ],
         operations=[

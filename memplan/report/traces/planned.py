@@ -87,7 +87,16 @@ def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list
         track = tracks[words[queue_index(line.queue.item(step), memories)]]
         begun = max(start.item(step), track[-1].end if track else 0)  # rounding may not overlap
         ended = max(end.item(step), begun)
-        track.append(Slice(names[step], begun, ended, details, leads[step], follows[step]))
+        track.append(
+            Slice(
+                name=names[step],
+                start=begun,
+                end=ended,
+                details=details,
+                leads=leads[step],
+                follows=follows[step],
+            )
+        )
     return {name: track for name, track in tracks.items() if track}
 
 

@@ -138,7 +138,13 @@ class DryRun(Walk):
         # Two iterations that begin with all of this equal have the same code, so few codes serve all.
         state = repr((left, self._users, self._gate, self._relative_leaving(), self._former))
         return IterationCode(
-            waits, self._ends, pending, frozenset(self._late), self._results, self.joined.keys(), state
+            waits=waits,
+            ends=self._ends,
+            pending=pending,
+            late=frozenset(self._late),
+            results=self._results,
+            joined=self.joined.keys(),
+            state=state,
         )
 
     # ── pending deletes ─────────────────────────────────────────────────────────────────────────────

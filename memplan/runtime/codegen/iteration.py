@@ -68,12 +68,12 @@ def generate_iteration(
     Raises MemplanError for an execution variant that can't be run.
     """
     writer = _IterationWriter(
-        program,
-        graph,
-        schedule,
-        iteration,
-        carried,
-        device,
+        program=program,
+        graph=graph,
+        schedule=schedule,
+        iteration=iteration,
+        carried=carried,
+        device=device,
         timed=timed,
         addresses=addresses,
         placement=placement,

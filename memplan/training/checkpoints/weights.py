@@ -108,7 +108,14 @@ def _is_wanted(tensor: Tensor) -> bool:
 
 def fill_later(tensor: Tensor, values: Tensor, device: torch.device) -> None:
     """Turn a tensor into an uninitialized one on the device, to be filled later; it stays the same object."""
-    form = Value(-1, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, device)
+    form = Value(
+        storage=-1,
+        shape=tuple(tensor.shape),
+        strides=tensor.stride(),
+        offset=0,
+        dtype=tensor.dtype,
+        device=device,
+    )
     fill = partial(filled_with, values, form)
     if is_unmade(tensor):
         refill(tensor, fill)

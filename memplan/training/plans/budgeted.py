@@ -147,7 +147,14 @@ class BudgetedPlanner:
             error.state_shares(self._whole_peak(graph, program))
         # Other ways out are estimated from the graph of one process.
         if iteration.trains and self.calls == 1 and iteration.ranks is None:
-            explain(error, problem, self.outside, program, iteration, self.options)
+            explain(
+                error,
+                problem,
+                outside=self.outside,
+                program=program,
+                iteration=iteration,
+                options=self.options,
+            )
         return error
 
     def _with_calls(self, error: InfeasibleError, graph: Graph) -> InfeasibleError:

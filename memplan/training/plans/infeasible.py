@@ -57,7 +57,9 @@ def explain(
     """Add the ways out that were tried to an error whose bytes do not include those outside of the plan."""
     # Offloading makes the loop's own optimizer's step no smaller.
     of_step = outside.needed(program)
-    for clause in _clauses(error, problem, outside, of_step, iteration, options):
+    for clause in _clauses(
+        error, problem, outside=outside, of_step=of_step, iteration=iteration, options=options
+    ):
         error.advise(clause)
 
 

@@ -65,7 +65,14 @@ class OldGradients:
         for place, gradient in old:
             if gradient is None or hold_of(gradient) is not None:
                 continue
-            form = Value(0, tuple(gradient.shape), gradient.stride(), 0, gradient.dtype, gradient.device)
+            form = Value(
+                storage=0,
+                shape=tuple(gradient.shape),
+                strides=gradient.stride(),
+                offset=0,
+                dtype=gradient.dtype,
+                device=gradient.device,
+            )
             try:
                 if _is_alone(gradient, form, self._device):
                     self._offload(gradient, form, place)

@@ -284,7 +284,9 @@ class Planner(BudgetedPlanner):
         weighs = iteration.trains and first
         in_turn = self._in_turn(iteration, step)
         if self.verification.can_wait(iteration, step, plan):
-            self.verification.wait(iteration, step, plan, vouching, like, in_turn, weighs=weighs)
+            self.verification.wait(
+                iteration, step, plan, vouching=vouching, like=like, in_turn=in_turn, weighs=weighs
+            )
             return None
         with self.book.phase("compare"):
             steady = self.verification.before_training(iteration, step, plan, in_turn, self, weighs=weighs)

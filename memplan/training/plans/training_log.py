@@ -201,7 +201,16 @@ class TrainingLog:
         limit, device, around = loop.budget_around(plan), record.device(loop), partial(loop.peak_around, plan)
         stated = LoopStatement(limit, device) if limit.parts or device.parts else None
         write = partial(save, plan=plan, machine=record.machine, loop=stated)
-        return Prediction(plan.graph, plan.schedule, plan.budget, figures, limit, device, around, write)
+        return Prediction(
+            graph=plan.graph,
+            schedule=plan.schedule,
+            budget=plan.budget,
+            figures=figures,
+            limit=limit,
+            device=device,
+            _around=around,
+            _save=write,
+        )
 
     def iterated(self, step: PlannedStep, loss: Tensor | None, begun: Stamp, loop: LoopAccount) -> None:
         """Count an iteration, time it and report it.

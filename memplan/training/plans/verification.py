@@ -141,7 +141,9 @@ class Verification:
         # update over several has no cost of an iteration.
         measured = 1 if iteration.updates is None else 2 if in_turn is None else 0
         cost = EagerCost(plan.program, measured)
-        self.waiting[step] = _Waiting(plan, comparison, cost, vouching, weighs, in_turn)
+        self.waiting[step] = _Waiting(
+            plan=plan, comparison=comparison, cost=cost, vouching=vouching, weighs=weighs, in_turn=in_turn
+        )
 
     def before_training(
         self,
@@ -244,7 +246,7 @@ class Verification:
         peak = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures.peak
         least = minimum_memory(plan.graph, machine)
         outside = loop.around(plan.graph, peak).total - peak
-        if line := worse_than_eager(iteration, step, peak, eager, outside, least):
+        if line := worse_than_eager(iteration, step, peak=peak, eager=eager, outside=outside, least=least):
             raise InputError(line)
         if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak, outside):
             warn_user(line)

@@ -88,7 +88,12 @@ class Losses:
         if hooks_of_saved_tensors() is not None:  # which see copies, and autograd does not count then
             saved = []
         pending = _Pending(
-            step.in_half, scale, processes, self._asked, self._multiplied, [] if self._moves else saved
+            in_half=step.in_half,
+            scale=scale,
+            processes=processes,
+            asked=self._asked,
+            multiplied=self._multiplied,
+            saved=[] if self._moves else saved,
         )
         self._waiting[ref(pending, self._gone)] = sum(gradient.nbytes for gradient in gradients)
         return _Loss.apply([outcome.loss], pending, gradients, saved, *outcome.parameters)

@@ -61,7 +61,9 @@ def adamw(
     rate: Any = lr if lr_dtype is None else torch.tensor(lr, dtype=lr_dtype, device="cpu")
     kernels = elementwise(foreach)
     decay = 0.0 if decoupled else weight_decay
-    gradient = changed_gradient(weight, gradient, decay, maximize, clip, kernels)
+    gradient = changed_gradient(
+        weight, gradient, weight_decay=decay, maximize=maximize, clip=clip, kernels=kernels
+    )
     if weight_decay and decoupled:
         kernels.mul_(weight, 1 - rate * weight_decay)
     # The second moment is of real and imaginary parts, each by itself.
@@ -95,7 +97,16 @@ def adamw_amsgrad(
     **hyperparameters: Any,
 ) -> None:
     """Update as AdamW with amsgrad."""
-    adamw(weight, gradient, exp_avg, exp_avg_sq, lr, step, largest=max_exp_avg_sq, **hyperparameters)
+    adamw(
+        weight,
+        gradient,
+        exp_avg=exp_avg,
+        exp_avg_sq=exp_avg_sq,
+        lr=lr,
+        step=step,
+        largest=max_exp_avg_sq,
+        **hyperparameters,
+    )
 
 
 def adamw_fused(
@@ -144,7 +155,16 @@ def adamw_fused_amsgrad(
     **hyperparameters: Any,
 ) -> None:
     """Update as AdamW with amsgrad by PyTorch's fused kernel."""
-    adamw_fused(weight, gradient, exp_avg, exp_avg_sq, lr, step, largest=max_exp_avg_sq, **hyperparameters)
+    adamw_fused(
+        weight,
+        gradient,
+        exp_avg=exp_avg,
+        exp_avg_sq=exp_avg_sq,
+        lr=lr,
+        step=step,
+        largest=max_exp_avg_sq,
+        **hyperparameters,
+    )
 
 
 def choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], dict[str, Any]]:

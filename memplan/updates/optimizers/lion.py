@@ -49,7 +49,9 @@ def lion(
     foreach: whether by PyTorch's kernels for lists of tensors.
     """
     kernels = elementwise(foreach)
-    gradient = changed_gradient(weight, gradient, 0.0, maximize, clip, kernels)
+    gradient = changed_gradient(
+        weight, gradient, weight_decay=0.0, maximize=maximize, clip=clip, kernels=kernels
+    )
     if weight_decay:
         kernels.mul_(weight, 1 - lr * weight_decay)
     # The direction is of the average before this step: weight first, average after it.

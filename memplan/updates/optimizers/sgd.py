@@ -40,7 +40,9 @@ def sgd(
 ) -> None:
     """Update as SGD without momentum."""
     kernels = elementwise(foreach)
-    gradient = changed_gradient(weight, gradient, weight_decay, maximize, clip, kernels)
+    gradient = changed_gradient(
+        weight, gradient, weight_decay=weight_decay, maximize=maximize, clip=clip, kernels=kernels
+    )
     kernels.add_(weight, gradient, alpha=-lr)
 
 
@@ -61,7 +63,9 @@ def sgd_momentum(
 ) -> None:
     """Update as SGD with momentum. The buffer of the first step is the gradient itself, undamped."""
     kernels, given = elementwise(foreach), gradient
-    gradient = changed_gradient(weight, gradient, weight_decay, maximize, clip, kernels)
+    gradient = changed_gradient(
+        weight, gradient, weight_decay=weight_decay, maximize=maximize, clip=clip, kernels=kernels
+    )
     if step == 1:
         momentum_buffer.copy_(gradient)
     else:

@@ -15,10 +15,13 @@ from memplan.planner.baseline import baseline
 from memplan.planner.report import Report
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency
+from memplan.planner.schedule.schedule import Verb
+from memplan.planner.simulator.clock import Queue
 from memplan.planner.simulator.simulate import simulate
 from memplan.report.facts import facts
 from memplan.report.picture import picture
 from memplan.report.subject import Subject
+from memplan.report.traces.measured import measured
 from memplan.report.traces.planned import planned
 
 
@@ -45,6 +48,15 @@ def test_the_network_is_a_row_of_the_page_the_picture_and_the_trace() -> None:
     assert not {"host to device", "device to host"} & tracks.keys()
     waited = {dict(each.details).get("waited_for") for each in tracks["compute"]}
     assert "a collective" in waited
+
+
+def test_collectives_that_were_measured_are_on_the_network_too() -> None:
+    subject = subject_of(layers())
+    gathers = [step for step, (verb, *_rest) in enumerate(subject.schedule.rows()) if verb == Verb.PREFETCH]
+    spans = [(int(Queue.COMM), step, 1.0 * k, k + 0.5) for k, step in enumerate(gathers)]
+    tracks = measured(subject, spans, {}).tracks
+    assert tracks.keys() == {"network"}
+    assert [dict(each.details)["step"] for each in tracks["network"]] == gathers != []
 
 
 def test_curves_of_the_device_include_shares() -> None:

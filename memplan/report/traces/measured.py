@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ...planner.schedule.schedule import Verb
-from ..subject import Subject, queue_words
+from ..subject import Subject, queue_index, queue_words
 from .events import Counter, Group, Slice
 
 Span = tuple[int, int, float, float]
@@ -31,7 +31,7 @@ def measured(subject: Subject, spans: Iterable[Span], peaks: Mapping[str, int]) 
             named, details["planned_seconds"] = graph.operations, graph.seconds(target, where)
         else:
             details["bytes"] = graph.tensors.bytes.item(target)
-        track = tracks[words[queue]]
+        track = tracks[words[queue_index(queue, subject.memories)]]
         begun = max(round((start - early) * 1e9), track[-1].end if track else 0)  # rounding may not overlap
         track.append(Slice(named.name[target], begun, max(round((end - early) * 1e9), begun), details))
     last = max((row[-1].end for row in tracks.values() if row), default=0)

@@ -241,7 +241,7 @@ def _read(
             transient = variant.workspace
             for place in range(variant.writes_start, variant.writes_end, 2):
                 x, bit = members[place], members[place + 1]
-                # A contribution that is there already is computed again into workspace.
+                # A contribution that is there already is recomputed into workspace.
                 there = have[memory, x]
                 if there & bit:
                     transient += tensors[x].size
@@ -298,7 +298,7 @@ def _read(
                 # (planner/simulator/collectives.py).
                 follows = index > 0 and steps[index - 1, 0] == verb and tensors[steps[index - 1, 1]].spread
                 if follows and tensors[target].saves and collective[target] != first_of:
-                    # `saves` is the latency that it need not pay again.
+                    # `saves` is the latency that it shares.
                     iteration.seconds[first_of, RUN] += seconds - tensors[target].saves
                     seconds, joined = 0.0, True
                 else:

@@ -149,8 +149,8 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                     if kind == READ:
                         landed = made_by << _HOLDS_SOURCE | made_by << _HOLDS_TARGET  # of transfers
                         # A reader waits for what made the copy, which then holds nothing any more: for the
-                        # device's memory only if the reader is the compute queue, since the others run ahead
-                        # of it or behind.
+                        # device's memory only if the reader is the compute queue, since the others run at
+                        # times of their own.
                         now &= ~(landed if queue == _COMPUTE else landed & _BELOW)
                     producer = _LINKS
                     while made_by:

@@ -228,7 +228,7 @@ def _one_iteration(
         if queue in DEVICE_TRANSFERS and free[_COMPUTE] > start:
             start = free[_COMPUTE]
         for other in waits.get(step, ()):
-            # Below 0: floor division gives how many iterations ago, and the step there.
+            # Below 0: `divmod` gives how many iterations ago, and the step there.
             ago, of = divmod(other, steps)
             # A wait that reaches back before the first iteration is for nothing.
             if -ago <= len(before):

@@ -151,7 +151,7 @@ class Walk:
                 self._read((memory, x), queue, waits)
 
         for x in mutates:
-            # A change in place waits for whoever still reads the old value, or is writing it.
+            # A change in place waits for those that still read the old value, or write it.
             copies.await_users((_PEERS if x in on_peers else memory, x), queue, waits)
         kept = pinned = 0
         if writes_host:
@@ -162,7 +162,7 @@ class Walk:
             if not present:
                 kept += self.sizes[x]
                 pinned += self._pin(x, self.step, memory)
-            # This contribution is there already: the operation runs again, into memory that lives while it
+            # This contribution is there already: it is recomputed, into memory that lives while it
             # runs.
             elif present & bit:
                 transient += self.sizes[x]

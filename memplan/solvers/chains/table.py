@@ -189,7 +189,7 @@ class ChainTable:
 
     def _choice(self, s: int, t: int, m: int) -> tuple[int, int | None]:
         """Return the best option of (2.20), and the i of (2.21) if that is better."""
-        # The table keeps values alone: a choice is computed again, for the few subproblems of the answer.
+        # The table keeps values alone: a choice is recomputed, for the few subproblems of the answer.
         options = slice(self.start[s], self.start[s + 1])
         lows, seconds = self._option_lows(t, options), self._option_seconds(t, options)
         values = [

@@ -30,7 +30,7 @@ from memplan.solvers.offloading.cycles.facts import facts_of, scratch
 from memplan.solvers.offloading.cycles.replay import period
 from memplan.solvers.offloading.cycles.steps import schedule_of_order
 from memplan.solvers.offloading.weight_offload.anneal import neighbour
-from memplan.solvers.offloading.weight_offload.least import min_memory_intervals
+from memplan.solvers.offloading.weight_offload.least import least_busy_intervals
 from memplan.solvers.offloading.weight_offload.offload_greedy import Settings, solve
 from memplan.solvers.offloading.weight_offload.packing import fill
 from memplan.solvers.offloading.weight_offload.selection import SelectionRule, chosen_intervals
@@ -212,7 +212,7 @@ def test_what_is_chosen_suffices_by_list_order(number: int) -> None:
     """After Algorithm 1, and after the integer program: at every run what is there fits."""
     problem = small(number, (4, 5, 6, 9))
     cycle = cycle_of("test", problem)
-    for chosen in (chosen_intervals(cycle, SelectionRule(0.0)), min_memory_intervals(cycle, 0.0, 2.0)):
+    for chosen in (chosen_intervals(cycle, SelectionRule(0.0)), least_busy_intervals(cycle, 0.0, 2.0)):
         for run in range(cycle.runs if chosen is not None else 0):
             offloaded = {
                 cycle.intervals[number].weight

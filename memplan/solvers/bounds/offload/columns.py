@@ -75,8 +75,8 @@ def _sizes(
     stands, results = list(range(len(counted))), set(graph.results)
     for x, size in enumerate(counted):
         if merged and size:
-            # Tensors that every operation touches alike can be moved alike: an average over them is feasible
-            # too, so one column for the sum loses nothing.
+            # Tensors that every operation touches in the same roles can be moved together: an average over
+            # them is feasible too, so one column for the sum loses nothing.
             key = (
                 tuple(touching[x]),
                 bool(graph.persistent[x]),

@@ -97,7 +97,7 @@ def part_of(facts: Facts, moment: Moment, limit: int) -> CutPart:
     # Read by an operation that runs after the moment in any order.
     surely[reads[after[reads[:, 1]], 0]] = True
     stuck = np.zeros(tensors, np.bool_)
-    # Its producer has run and cannot run again: what is needed is kept, by an arc to the sink.
+    # Its producer has run and cannot be recomputed: what is needed is kept, by an arc to the sink.
     stuck[made[(before & ~may)[made[:, 1]], 0]] = True
 
     nodes = 2 + operations

@@ -190,7 +190,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 interval = token - frozen
                 w = facts.weight[interval]
                 # Fetches of intervals of one weight may not change places: each ends the interval in which
-                # the weight is away.
+                # the weight is offloaded.
                 if here[w] or not fresh[w] or away_in[w] != interval:
                     return False
                 iteration.rows[row, QUEUE], iteration.rows[row, LANE] = _H2D, facts.up

@@ -38,8 +38,8 @@ class Drops:
         changed = graph.mutators.counts() > 0
         self.producers: dict[int, int] = {}
         for x, producers in enumerate(graph.producers.lists()):
-            # A sum would need all its contributions again; a result stays; a value changed in place is not
-            # what its producer makes.
+            # A sum would need all its contributions recomputed; a result stays; a value changed in place is
+            # not what its producer makes.
             if len(producers) != 1 or x in results or resident[x] or changed[x]:
                 continue
             producer = producers[0]

@@ -93,7 +93,8 @@ def shorten(lifetimes: Sequence[Lifetime], runs: int) -> Short:
     anchors = sorted({0, runs, *uses, *[lifetime.first_moment >> 1 for lifetime in lifetimes]})
     at, last = {0: 0}, 0
     for before, after in pairwise(anchors):
-        # Gaps of _LONG or more look alike: what is derived is less than half of that from one of their ends.
+        # Gaps of _LONG or more need no distinction: what is derived is less than half of that from one of
+        # their ends.
         last += min(after - before, _LONG)
         at[after] = last
 

@@ -115,7 +115,7 @@ def _recomputed_for(
     missing = set[int]()
     for position, (operation, _mode) in enumerate(runs):
         missing |= going.get(position, set())
-        # Afterwards they are there again, and stay for the runs that follow (`needed` takes them out of
+        # Afterwards they are resident, and stay for the runs that follow (`needed` takes them out of
         # `missing`).
         for producer in drops.needed(operation, missing):
             yield position, producer

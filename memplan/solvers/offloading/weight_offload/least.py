@@ -27,7 +27,7 @@ _GAP = 1e-3
 _EPSILON = 1e-3
 
 
-def min_memory_intervals(cycle: Cycle, spare: float, seconds: float) -> list[int] | None:
+def least_busy_intervals(cycle: Cycle, spare: float, seconds: float) -> list[int] | None:
     """Return the numbers of the intervals that keep links least busy.
 
     None if none suffice or time is too short.

@@ -44,7 +44,7 @@ from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, seed_setting, setting
 from ..cycles.cycle import Cycle, cycle_of
 from ..cycles.steps import schedule_of_order
-from .least import min_memory_intervals
+from .least import least_busy_intervals
 from .packing import packed_ranks
 from .result import host_too_small, refuse_if_too_small, seconds_of
 from .scheduling import greedy_order
@@ -133,7 +133,7 @@ def offer_packed(search: OrderSearch, cycle: Cycle) -> None:
     """Offer orders of the intervals that keep links least busy: by the greedy, and with exactly filled
     windows."""
     for spare in SPARE:
-        chosen = min_memory_intervals(cycle, spare, min(PROGRAM_SECONDS, search.left / 4))
+        chosen = least_busy_intervals(cycle, spare, min(PROGRAM_SECONDS, search.left / 4))
         if chosen is None or moved_bytes(cycle, chosen) > search.host_limit:
             continue
         for ranks in (None, *packed_ranks(cycle, chosen, min(PROGRAM_SECONDS, search.left / 4))):

@@ -191,8 +191,8 @@ def _for_forward(
         o = operations[node]
         if backward[node]:
             continue
-        # Random operations and those that cannot run again must not wait for backward: their first run keeps
-        # the traced order.
+        # Random operations and those that cannot be recomputed must not wait for backward: their first run
+        # keeps the traced order.
         if o < 0 or phase[o] == Phase.LOSS or o in still or random[o] or tensors[node] in wanted:
             found[node] = True
         if found[node]:

@@ -75,7 +75,7 @@ def anneal(
                 continue
         undo(instance, sequence)
         sequence.seconds[0], sequence.seconds[1] = own, launches  # to the last bit
-        # No free slot where one was needed: the runs are spread out again.
+        # No free slot where one was needed: the runs are spread out anew.
         if outcome == CROWDED:
             spread(instance, sequence)
             energy = energy_of(sequence, limit)

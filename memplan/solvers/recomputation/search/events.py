@@ -127,7 +127,7 @@ def _use(sequence: Sequence, slot: int, sign: int) -> None:
 @inner
 def note_useless(sequence: Sequence, slot: int) -> None:
     useless = sequence.useless
-    # A slot may be noted more than once, or become useful again; `clear_useless` looks.
+    # A slot may be noted more than once, or become useful later; `clear_useless` looks.
     if useless[0] + 1 < len(useless):
         useless[0] += 1
         useless[useless[0]] = slot

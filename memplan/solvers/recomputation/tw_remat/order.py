@@ -149,8 +149,8 @@ class _Recursion:
             raise TooLongError
 
     def _forget(self, operations: set[int]) -> None:
-        # It is not deleted here: the schedule deletes after the last use. Forgotten means that it is run
-        # again if needed.
+        # It is not deleted here: the schedule deletes after the last use. What is forgotten is recomputed
+        # if it is needed later.
         self.there -= operations - self.dependencies.kept
 
 

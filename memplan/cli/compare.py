@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.text import Text
 
+from ..comparison.tables import Column, Table, make_table
 from ..comparison.trial import warm_up
 from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.graph import Graph
@@ -61,6 +63,7 @@ class _Compared:
     seconds: float | None
     policy: str = ""
 
+    @cached_property
     def document(self) -> dict[str, Any]:
         recomputed = breakdown.recomputed(self.graph, self.schedule)
         return {
@@ -184,7 +187,7 @@ def _show(found: Sequence[_Compared], refused: Sequence[tuple[str, Exception]], 
     output.result(
         {
             "graph": found[0].graph.name if same else None,
-            "compared": [one.document() for one in found],
+            "compared": [one.document for one in found],
             "fastest": fastest and fastest.name,
             "recomputed_by_one": alone,
             "refused": [{"solver": solver, "message": str(error)} for solver, error in refused],
@@ -219,7 +222,8 @@ def _lines(
         )
         yield Text("")
     if found:
-        yield from table(*_table(found, same))
+        shown = _table(found, same)
+        yield from table(shown.heads, shown.rows)
     for solver, error in refused:
         yield Text(f"{solver}: {error}", style="red")
     for name, listed in alone.items():
@@ -240,42 +244,32 @@ def _lines(
             yield Text(f"  … and {len(listed) - _LISTED:,} more")
 
 
-def _table(found: Sequence[_Compared], same: bool) -> tuple[list[str], list[list[str]]]:
-    """Return heads and rows. Columns that would be empty are left out."""
+def _table(found: Sequence[_Compared], same: bool) -> Table:
+    """Return the table of schedules. Columns that would be empty are left out."""
     best = min(one.report.figures.time for one in found) if same else None
-    heads = [
-        "time",
-        "overhead",
-        "vs. fastest",
-        "peak",
-        "budget",
-        "recomputed",
-        "transfers",
-        "gap",
-        "solved in",
-        "policy",
-    ]
-    rows = [_cells(one, best) for one in found]
-    kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
-    names = [one.name for one in found]
-    cells = [[*(row[at] for at in kept), name] for row, name in zip(rows, names, strict=True)]
-    return [*(heads[at] for at in kept), "schedule"], cells
 
+    def against_best(one: _Compared) -> str:
+        slower = one.report.figures.time / best - 1.0 if best else 0.0
+        return "" if best is None else f"{slower:+.2%}" if slower else "fastest"
 
-def _cells(one: _Compared, best: float | None) -> list[str]:
-    """Return the cells of a row. best: seconds of the fastest; None if there is no one fastest."""
-    document, figures = one.document(), one.report.figures
-    slower = figures.time / best - 1.0 if best else 0.0
-    moved = sum(row["bytes"] for row in document["transfers"].values())
-    return [
-        duration(figures.time),
-        signed(one.report.overhead),
-        "" if best is None else f"{slower:+.2%}" if slower else "fastest",
-        format_bytes(figures.peak),
-        "none" if one.budget is None else format_bytes(one.budget),
-        f"{document['recomputed']:,}, {duration(document['recompute_seconds'])}",
-        format_bytes(moved) if moved else "",
-        "" if one.report.gap is None else f"{one.report.gap:.1%}",
-        "" if one.seconds is None else duration(one.seconds),
-        one.policy,
+    def transfers(one: _Compared) -> str:
+        moved = sum(row["bytes"] for row in one.document["transfers"].values())
+        return format_bytes(moved) if moved else ""
+
+    def recomputed(one: _Compared) -> str:
+        return f"{one.document['recomputed']:,}, {duration(one.document['recompute_seconds'])}"
+
+    columns: list[Column[_Compared]] = [
+        ("time", lambda one: duration(one.report.figures.time)),
+        ("overhead", lambda one: signed(one.report.overhead)),
+        ("vs. fastest", against_best),
+        ("peak", lambda one: format_bytes(one.report.figures.peak)),
+        ("budget", lambda one: "none" if one.budget is None else format_bytes(one.budget)),
+        ("recomputed", recomputed),
+        ("transfers", transfers),
+        ("gap", lambda one: "" if one.report.gap is None else f"{one.report.gap:.1%}"),
+        ("solved in", lambda one: "" if one.seconds is None else duration(one.seconds)),
+        ("policy", lambda one: one.policy),
+        ("schedule", lambda one: one.name),
     ]
+    return make_table("", [(head, cell) for head, cell in columns if any(map(cell, found))], found)

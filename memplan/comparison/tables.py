@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..graphs.units import duration
 from .best_known import Beaten
 from .changes import Change, Verdict
-from .paired import paired
+from .paired import Paired, paired
 from .profiles import TARGETS, Curve, performance_profiles, times_to_gap
 from .published import Match
 from .summary import (
@@ -19,6 +19,7 @@ from .summary import (
     PENALTY,
     PROVEN,
     SECONDS_SHIFT,
+    Standing,
     best_bounds,
     best_times,
     by_seed,
@@ -40,6 +41,18 @@ class Table(NamedTuple):
     heads: list[str]
     rows: list[list[str]]
     hint: str = ""
+
+
+R = TypeVar("R")
+
+Column = tuple[str, Callable[[R], str]]
+"""A head, and a function of a row that returns its cell."""
+
+
+def make_table(title: str, columns: list[Column[R]], rows: Iterable[R], hint: str = "") -> Table:
+    """Return the table of columns, each declared once."""
+    cells = [[cell(row) for _head, cell in columns] for row in rows]
+    return Table(title, [head for head, _cell in columns], cells, hint)
 
 
 class Remark(NamedTuple):
@@ -82,23 +95,19 @@ def solver_table(rows: Sequence[Row]) -> Table:
     """Return the table of the solvers' figures. rows: at least one."""
     found = standings(rows)
     common = found[0].common
-    cells = [
-        [
-            str(one.rows),
-            str(one.solved),
-            str(one.wins),
-            _percent(one.overhead),
-            _percent(one.overhead_geometric),
-            _percent(one.gap),
-            _seconds(one.seconds),
-            _seconds(one.seconds_geometric),
-            _seconds(one.par10),
-            one.solver,
-        ]
-        for one in found
-    ]
     mean = "geo. mean"
-    heads = ["rows", "solved", "best", f"overhead ({common})", mean, "gap", "time", mean, "PAR10", "solver"]
+    columns: list[Column[Standing]] = [
+        ("rows", lambda one: str(one.rows)),
+        ("solved", lambda one: str(one.solved)),
+        ("best", lambda one: str(one.wins)),
+        (f"overhead ({common})", lambda one: _percent(one.overhead)),
+        (mean, lambda one: _percent(one.overhead_geometric)),
+        ("gap", lambda one: _percent(one.gap)),
+        ("time", lambda one: _seconds(one.seconds)),
+        (mean, lambda one: _seconds(one.seconds_geometric)),
+        ("PAR10", lambda one: _seconds(one.par10)),
+        ("solver", lambda one: one.solver),
+    ]
     hint = (
         f"overhead: the mean of the {common} problems that every one of them solved; "
         "gap, time: means over the problems that each solver solved; "
@@ -107,7 +116,7 @@ def solver_table(rows: Sequence[Row]) -> Table:
         "for each problem without a schedule, unless it is proven that there is none; with several seeds the "
         "median's row counts"
     )
-    return Table("", heads, cells, hint)
+    return make_table("", columns, found, hint)
 
 
 def paired_tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -115,23 +124,20 @@ def paired_tables(rows: Sequence[Row]) -> Iterator[Table]:
     found = paired(rows)
     if not found:
         return
-    cells = [
-        [
-            str(one.faster),
-            str(one.slower),
-            str(one.equal),
-            f"{one.p:.2g}",
-            f"{one.corrected:.2g}",
-            one.against,
-        ]
-        for one in found
+    columns: list[Column[Paired]] = [
+        ("faster", lambda one: str(one.faster)),
+        ("slower", lambda one: str(one.slower)),
+        ("equal", lambda one: str(one.equal)),
+        ("p", lambda one: f"{one.p:.2g}"),
+        ("Holm", lambda one: f"{one.corrected:.2g}"),
+        ("solver", lambda one: one.against),
     ]
     hint = (
         "Wilcoxon's signed-rank test of the schedules' times, two-sided; a schedule counts as faster than "
         f"none; Holm: corrected for {len(found)} tests"
     )
     title = f"{found[0].solver} against each other solver"
-    yield Table(title, ["faster", "slower", "equal", "p", "Holm", "solver"], cells, hint)
+    yield make_table(title, columns, found, hint)
 
 
 def effort_tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -172,9 +178,19 @@ def curve_tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 
 def published_tables(matched: Sequence[Match]) -> Iterator[Table]:
-    heads = ["budget", "published", "time", "by", "memplan", "time", "by", "as good", "graph"]
+    columns: list[Column[Match]] = [
+        ("budget", lambda match: f"{match.percent:g}%"),
+        ("published", lambda match: _percent(match.published.overhead, 1) or "none"),
+        ("time", lambda match: _seconds(match.published.seconds)),
+        ("by", lambda match: match.published.method),
+        ("memplan", lambda match: _percent(match.solved.overhead_percent) if match.solved else "none"),
+        ("time", lambda match: _seconds(match.solved.seconds) if match.solved else ""),
+        ("by", lambda match: match.solved.solver if match.solved else ""),
+        ("as good", lambda match: "yes" if match.at_least_as_good else "no"),
+        ("graph", lambda match: match.graph),
+    ]
     if matched:
-        yield Table("", heads, [_published_cells(match) for match in matched])
+        yield make_table("", columns, matched)
 
 
 def change_tables(found: Sequence[Change]) -> Iterator[Table]:
@@ -252,21 +268,6 @@ def _curves(title: str, curves: Sequence[Curve], places: Sequence[float], unit: 
     )
 
 
-def _published_cells(match: Match) -> list[str]:
-    theirs, solved = match.published, match.solved
-    return [
-        f"{match.percent:g}%",
-        "none" if theirs.overhead is None else f"{theirs.overhead:.1f}%",
-        "" if theirs.seconds is None else duration(theirs.seconds),
-        theirs.method,
-        "none" if solved is None else _percent(solved.overhead_percent),
-        "" if solved is None else duration(solved.seconds),
-        "" if solved is None else solved.solver,
-        "yes" if match.at_least_as_good else "no",
-        match.graph,
-    ]
-
-
 def _change_cells(change: Change) -> list[str]:
     row, percent = change.row, change.percent
     seed = "" if row.seed is None else f", seed {row.seed}"
@@ -291,5 +292,5 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else duration(value)
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value + 0.0:.2f}%"
+def _percent(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value + 0.0:.{digits}f}%"

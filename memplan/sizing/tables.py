@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from ..comparison.tables import Table
+from ..comparison.tables import Column, Table, make_table
 from ..graphs.units import duration, format_bytes, signed
 from ..planner.bounds import offloads
 from ..planner.simulator.simulate import Figures
@@ -19,16 +19,8 @@ from .words import number
 R = TypeVar("R")
 V = TypeVar("V")
 
-Column = tuple[str, Callable[[R], str]]
-"""A head, and a function of a row that returns its cell."""
-
 _MODULES = 12
 """Modules with a row of their own; the others share one."""
-
-
-def make_table(title: str, columns: list[Column[R]], rows: Iterable[R], hint: str = "") -> Table:
-    cells = [[cell(row) for _head, cell in columns] for row in rows]
-    return Table(title, [head for head, _cell in columns], cells, hint)
 
 
 def written(value: V | None, words: Callable[[V], str]) -> str:

@@ -14,7 +14,6 @@ from the rows' prices (milp/safe_bounds.py), so no solver's tolerance is in it.
     windows.py     moments, and what may run for the first time between them
     variants.py    the memory in which an operation runs, and what it needs there
     columns.py     the program's columns, and sums over them
-    first_runs.py  rows (10)
     stocks.py      rows (5), (6), (8), (9) and `whole`
     host.py        rows (12) to (16), if not all fits into host memory
     fractions.py   what its answer keeps and transfers, to guide searches

@@ -103,7 +103,6 @@ from ....planner.simulator.clock import Queue
 from ...milp.linear import ZERO, Linear, column_sum, total
 from ...problem import OrderName
 from .columns import OffloadColumns
-from .first_runs import FirstRunRows
 from .host import HostRows
 from .stocks import StockRows
 
@@ -118,12 +117,30 @@ def offload_program(
 ) -> OffloadColumns:
     """Write an offloading program. The arguments are those of `OffloadColumns`."""
     columns = OffloadColumns(graph=graph, machine=machine, limit=limit, marks=marks, order=order, whole=whole)
-    FirstRunRows(columns)
+    _add_first_runs(columns)
     _UseRows(columns)
     StockRows(columns)
     if columns.host is not None:
         HostRows(columns)
     return columns
+
+
+def _add_first_runs(columns: OffloadColumns) -> None:
+    """Write (10): in which windows operations run."""
+    iteration = columns.iteration
+    for variants in columns.variant:
+        if variants:
+            columns.model.add(column_sum(*variants.values()).equals(1.0))
+    # Every first run's window is known, as in traced order: nothing is left to say.
+    if all(map(iteration.known, range(len(iteration.of)))):
+        return
+    for s in columns.windows:
+        for operation, column in {*columns.recomputed[s].items(), *columns.reruns[s].items()}:
+            columns.require(columns.before(operation, s) >= column_sum(column))
+    for operation, leading in enumerate(columns.facts.predecessors):
+        for other in leading:
+            for s in range(iteration.of[operation][0] + 1, iteration.of[other][-1] + 1):
+                columns.require(columns.before(other, s) >= columns.before(operation, s))
 
 
 class _UseRows:

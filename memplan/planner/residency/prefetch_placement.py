@@ -48,6 +48,7 @@ class ResidencyTransfers:
         self.starts = np.array(start_times(graph, residency.runs))
         self.hops = len(hierarchy) - 1
         self.curves = np.zeros((self.hops, moments), np.int64)
+        # Workspace exists at moments of runs alone, which are the odd ones.
         self.device_curve[run_moment(0) :: 2] = [device_workspace(graph, run) for run in residency.runs]
         self.initial = memories_at_start(graph)
         rows = list[TensorTransfers]()
@@ -137,7 +138,9 @@ def place_prefetches(
     _device, *below, _last = machine.hierarchy.tiers
     capacities = [inf if tier.capacity is None else tier.capacity for tier in below]
     best: tuple[Schedule, Figures] | None = None
+    # Different look-aheads often place the same steps: each placement is simulated once.
     largest, tried = int(transfers.fetches["size"].max(initial=0)), set[bytes]()
+    # With the largest fetch's bytes left free, nothing waits for a copy to the host that is still under way.
     for reserve in (0, largest):
         for look_ahead in look_aheads:
             steps, initial = transfers.steps(look_ahead, (budget - reserve, *capacities))

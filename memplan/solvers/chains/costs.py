@@ -92,6 +92,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         output = chain.blocks[number].output
         outputs = frozenset[int]() if output is None else frozenset([output])
         touched = {x for o, _mode in run.backward for x in (*graph.input_lists[o], *written(graph, o))}
+        # Saved, and read by the backward of this block or of one below: there when B starts.
         waiting = {x for x in run.saved if last.get(x, number + 1) <= number}
         earlier = {x for x in touched if x in waiting or made.get(x, number) > number}
         lower = {x for x in touched if last.get(x, number) < number}
@@ -101,6 +102,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         met = {x for o, _mode in every for x in (*graph.input_lists[o], *written(graph, o))}
         there = everywhere & met
         given = there | inputs
+        # An input that no backward reads is freed while F_all runs.
         unread = inputs.difference(last)
         going = sum(sizes[x] for x in unread)
         turn = run.first_save if output is None else run.turn
@@ -109,6 +111,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
                 entering,
                 sum(sizes[x] for x in run.saved) - going,
                 run_peak(graph, run.first_advance, given, kept=outputs),
+                # F_∅: its input counts until its last use.
                 run_peak(graph, run.first_advance, there, inputs, kept=outputs, start=entering),
                 run_peak(graph, run.first_save, given - unread, unread, kept=run.saved, start=going) - going,
                 run_peak(graph, turn, given - unread, unread, kept=waiting, start=going) - going,
@@ -140,6 +143,7 @@ def advance_needs(costs: ChainCosts, t: int) -> Bytes:
     """Return m_∅^{s,t} for s = 0 … t, in bytes without what is resident."""
     through = np.zeros(t + 1, np.int64)
     if t > 1:
+        # Running maxima from the back: through[s] is over s < j < t.
         through[: t - 1] = np.maximum.accumulate(costs.through_peak[t - 1 : 0 : -1])[::-1]
     return costs.gradient_bytes[t] + np.maximum(costs.advance_peak[: t + 1], through)
 
@@ -216,6 +220,7 @@ def _crossing_bytes(
     for x, block in made.items():
         lowest = last.get(x, block)
         if lowest < block:
+            # It exists when the backward of blocks lowest … block - 1 starts.
             change[max(lowest, 0)] += sizes[x]
             change[block] -= sizes[x]
     return list(accumulate(change))[:blocks]

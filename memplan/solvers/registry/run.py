@@ -100,6 +100,7 @@ def solve(
         index(problem.budget)
     except TypeError:
         raise InputError(f"budget {problem.budget!r} is not a whole number of bytes") from None
+    # What the problem does not allow is taken out of graph and machine, so no solver need know of it.
     restriction = restrict(problem)
     start = None if start is None else _restricted(restriction, start)
     graph = problem.graph
@@ -195,6 +196,7 @@ def _solve(
         with skipping(name):
             answer: SolverResult = module.solve(asked, options)
             return answer, _figures(asked, answer)
+        # Reached only if `skipping` has swallowed a schedule that breaks a rule.
         return _baseline(name, asked)
 
     try:
@@ -217,6 +219,7 @@ def _solve(
         figures = _figures(asked, answer)
     notes = list(answer.notes)
     options.race.found(figures.time, name)
+    # Nobody waits for bounds who has ended the search, or has the gap asked for.
     enough = answer.interrupted or answer.status is Status.WITHIN_GAP
     bounds = _bounds(
         name, problem, answer=answer, figures=figures, seconds=0.0 if enough else bound_seconds, notes=notes
@@ -323,6 +326,7 @@ def _bounds(
     claimed = [Bound(answer.lower_bound, name, "any")] if answer.lower_bound is not None else []
     computed = lower_bounds(problem, answer.schedule, figures.time, seconds, notes)
     every = sorted([*answer.bounds, *claimed, *computed], key=lambda bound: bound.seconds)
+    # A bound can be refuted only by a schedule of its class.
     own = _class_of(problem.graph, answer.schedule)
     refuted = [bound for bound in every if bound.covers(own) and bound.seconds > figures.time * (1.0 + SAME)]
     notes += [
@@ -333,6 +337,7 @@ def _bounds(
     found = [bound for bound in every if bound not in refuted]
     general = (bound for bound in found if bound.general)
     best = max(general, key=lambda bound: bound.seconds, default=Bound(0.0, ALL_OPERATIONS, "any"))
+    # Bounds are sorted by seconds, so the largest of each class of schedules is left.
     largest = {replace(bound, seconds=0.0, name=""): bound for bound in found}.values()
 
     def says_more(bound: Bound) -> bool:

@@ -100,6 +100,7 @@ def link_bound(
     seconds, links, host = time_bound(graph), machine.links, machine.host_capacity
     operations = graph.operations
     reruns = operations.recompute & (operations.mutates.counts() == 0)
+    # The argument below needs every operation once, in one variant: else only the sum of the times is known.
     if operations.modes or reruns.any() or graph.tensors.spread or links.d2h is None or links.h2d is None:
         return seconds
     touches = _touches(graph)
@@ -109,6 +110,7 @@ def link_bound(
         variants.append(_Variant(level - limit - host, links.disk_write, None))
         most = int(variants[-1].excess.max(initial=0))
         seconds = max(seconds, float_below(Fraction(most) / Fraction(links.disk_read.best_rate)))
+    # Nowhere to put the bytes: no schedule at all.
     elif host is not None and (level > limit + host).any():
         return inf
     if not (level > limit).any():
@@ -154,6 +156,7 @@ def _level(graph: Graph, touches: _Touches) -> Ints:
     results = np.isin(touches.tensor, list(graph.results))
     change = np.zeros(count + 1, np.int64)
     begin, end = touches.first, touches.last & ~touches.cyclic
+    # Persistent tensors are needed all through the iteration, others from their first touch on.
     at = np.where(touches.cyclic, 0, touches.operation)
     np.add.at(change, at[begin], sizes[touches.tensor[begin]])
     np.subtract.at(change, np.where(results, count, touches.operation + 1)[end], sizes[touches.tensor[end]])
@@ -165,6 +168,7 @@ def _intervals(graph: Graph, touches: _Touches) -> _Intervals:
     """Collect offload intervals: of an iteration, of the next, and those that last from the one before."""
     tensor, after, first, last, cyclic = touches
     count, never = len(graph.operations), 4 * len(graph.operations)
+    # The next touch; of a tensor's last one it is overwritten below.
     before = np.roll(after, -1)
     begin = np.flatnonzero(first)
     ends = np.where(cyclic, after[np.repeat(begin, np.diff(begin, append=len(after)))] + count, never)
@@ -172,6 +176,7 @@ def _intervals(graph: Graph, touches: _Touches) -> _Intervals:
     stays = ~last | cyclic | np.isin(tensor, list(graph.results))
     changes = _keys(graph, graph.producers, graph.mutators)
     made = _latest(changes, tensor * count + after, tensor, count)
+    # A version that began in the iteration before, at a position below 0; nothing ever changes it: far below.
     of_iteration_before = _latest(changes, tensor * count + count - 1, tensor, count) - count
     made = np.where(made > 0, made, np.where(of_iteration_before > -count, of_iteration_before, -never))
     rows = np.column_stack([graph.tensors.bytes[tensor], after, before, made])
@@ -202,6 +207,8 @@ def _idle(
     made, used = intervals.by(-intervals.made), intervals.by(intervals.before)
     moments = {*above.tolist()}
     bits = _tick_bits(graph, variants)
+    # Two iterations, since windows go on across the end. Rounded up: kernels hide more than they do, so idle
+    # time is never too long.
     ticks = np.ceil(np.ldexp(np.tile(graph.operations.time, 2), bits)).astype(np.int64)
     clock = np.concatenate((np.zeros(1, np.int64), ticks.cumsum()))
     iterations = (
@@ -250,6 +257,7 @@ class _Iteration:
     def idle(self, moments: Container[int], proceed: Callable[[], bool]) -> int:
         count = len(self.best) - 1
         for place in range(count):
+            # More gaps prove no less idle time.
             self.best[place + 1] = max(self.best[place + 1], self.best[place])
             position = self.origin + place
             if position % count in moments:
@@ -270,7 +278,9 @@ class _Iteration:
         """Add the windows from the beginning of a version to the start of the run."""
         intervals = self.made.around(position)
         later = intervals.size.cumsum()
+        # What those that began earlier can hold of the excess is not this window's.
         need = excess - (later[-1:] - later)
+        # Windows from before the origin would be counted in two iterations.
         within = (need > 0) & (intervals.made >= self.origin)
         since = intervals.made[within]
         idle = self._pass(need[within], variant.down) - (self.clock[position] - self.clock[since])

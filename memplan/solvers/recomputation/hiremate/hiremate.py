@@ -148,6 +148,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     others = solvers_named(settings.whole)
     others_answer, interrupted = whole(problem, others, seconds / (1 + len(others)), options.report)
     if interrupted:
+        # Interrupted: what fits comes before what does not, then the fastest.
         best = min((baseline, *others_answer), key=lambda one: (one.peak > limit, one.time))
         return SolverResult(best.schedule, Status.FEASIBLE, time_bound(graph), interrupted=True)
     hierarchy = hierarchy_of(graph, tree_of(settings.partitioner, graph, settings.top, settings.lower))
@@ -213,6 +214,7 @@ def _lightest(
     Raises InfeasibleError if the schedule does not fit, NotFoundError if more time may lead to another.
     """
     graph, limit = problem.graph, device_limit(problem)
+    # Not proven: more time might find one that fits, so a smallest budget would be a guess.
     least = lightest(graph, hierarchy, top, clock) if found.proven else None
     if least is None:
         raise NotFoundError(name, limit, minimum_memory(graph, problem.machine))
@@ -220,6 +222,7 @@ def _lightest(
         raise NotFoundError(name, limit, minimum_memory(graph, problem.machine), least.peak)
     if least.peak > limit:
         raise infeasible(name, problem, least.peak)
+    # What the accounts overestimate is room: recomputations are taken out as long as the rest fits.
     fewer = without_most_repeats(graph, runs_of(least.schedule), limit, TRIES, clock.goes_on)
     with skipping(name):
         return simulate_candidate(graph, schedule_of(graph, fewer))
@@ -245,6 +248,7 @@ def sequential(graph: Graph, top: int, lower: int) -> Tree:
     fine = chain_of(graph)
     loss = [o for o in fine.blocks[-1].forward if graph.operations.phase[o] == Phase.LOSS]
     later = fine.blocks[-1].forward.index(loss[0]) if loss else len(fine.blocks[-1].forward)
+    # The loss stands between the forward and the backward part of the whole: it is in no block.
     middle = fine.blocks[-1].forward[later:]
     blocks = [*fine.blocks[:-1], Block(fine.blocks[-1].forward[:later], fine.blocks[-1].backward, None)]
     place = {o: index for index, block in enumerate(blocks) for o in (*block.forward, *block.backward)}

@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-SUM = "sum"
+SUM = "gradient_sum"
 """The state that each weight's gradients are summed in. Between updates it is of no meaning."""
+
+OLD_SUM = "sum"
+"""Its name in older checkpoints, if saved in the midst of an update; Adagrad has a state of that name."""
 
 _KEY = "accumulated"
 

@@ -23,17 +23,26 @@ class Elementwise(NamedTuple):
     neg_: Callable[[Tensor], object]
     add: Callable[..., Tensor]
     add_: Callable[..., object]
-    mul_: Callable[[Tensor, float], object]
+    mul: Callable[[Tensor, float | list[float]], Tensor]
+    mul_: Callable[[Tensor, float | list[float] | Tensor], object]
     lerp: Callable[[Tensor, Tensor, float], Tensor]
     lerp_: Callable[[Tensor, Tensor, float], object]
+    addcmul: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     addcmul_: Callable[[Tensor, Tensor, Tensor, float], object]
     maximum_: Callable[[Tensor, Tensor], object]
     sqrt: Callable[[Tensor], Tensor]
-    div_: Callable[[Tensor, float], object]
+    sqrt_: Callable[[Tensor], object]
+    reciprocal_: Callable[[Tensor], object]
+    div_: Callable[[Tensor, float | Tensor], object]
     addcdiv_: Callable[[Tensor, Tensor, Tensor, float], object]
+    addcdiv_of_all_: Callable[[Tensor, Tensor, Tensor, float], object]
 
 
 _tensor: Any = torch.Tensor
+
+
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: float) -> Tensor:
+    return x.addcmul(a, b, value=value)
 
 
 def _addcmul_(x: Tensor, a: Tensor, b: Tensor, value: float) -> None:
@@ -53,14 +62,19 @@ SINGLE = Elementwise(
     neg_=_tensor.neg_,
     add=_tensor.add,
     add_=_tensor.add_,
+    mul=_tensor.mul,
     mul_=_tensor.mul_,
     lerp=_tensor.lerp,
     lerp_=_tensor.lerp_,
+    addcmul=_addcmul,
     addcmul_=_addcmul_,
     maximum_=_maximum_,
     sqrt=_tensor.sqrt,
+    sqrt_=_tensor.sqrt_,
+    reciprocal_=_tensor.reciprocal_,
     div_=_tensor.div_,
     addcdiv_=_addcdiv_,
+    addcdiv_of_all_=_addcdiv_,
 )
 """Kernels for one tensor."""
 
@@ -77,8 +91,8 @@ def _in_lists(name: str) -> Callable[..., Any]:
 
 
 # torch.optim gives these two kernels a number per tensor: one number for all is another kernel.
-def _div_in_lists(x: Tensor, number: float) -> None:
-    kernel_for_lists("div_")([x], [number])
+def _div_in_lists(x: Tensor, divisor: float | Tensor) -> None:
+    kernel_for_lists("div_")([x], [divisor])
 
 
 def _addcdiv_in_lists(x: Tensor, a: Tensor, b: Tensor, value: float) -> None:
@@ -90,14 +104,19 @@ LISTS = Elementwise(
     neg_=_in_lists("neg_"),
     add=_in_lists("add"),
     add_=_in_lists("add_"),
+    mul=_in_lists("mul"),
     mul_=_in_lists("mul_"),
     lerp=_in_lists("lerp"),
     lerp_=_in_lists("lerp_"),
+    addcmul=_in_lists("addcmul"),
     addcmul_=_in_lists("addcmul_"),
     maximum_=_in_lists("maximum_"),
     sqrt=_in_lists("sqrt"),
+    sqrt_=_in_lists("sqrt_"),
+    reciprocal_=_in_lists("reciprocal_"),
     div_=_div_in_lists,
     addcdiv_=_addcdiv_in_lists,
+    addcdiv_of_all_=_in_lists("addcdiv_"),  # one number for all tensors
 )
 """Kernels for lists, given lists of one."""
 

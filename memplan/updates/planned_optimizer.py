@@ -164,6 +164,11 @@ _NUMBERS = frozenset({float, int, bool, np.float64})
 """Types of numbers that are computed with as Python's floats are."""
 
 
+def has_complex_weights(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether a parameter of the optimizer is complex."""
+    return any(weight.is_complex() for group in optimizer.param_groups for weight in group["params"])
+
+
 def constant(passes: int, temporaries: int = 0) -> Callable[[Mapping[str, Any]], Effort]:
     """Return an effort that depends on clipping alone, like a fused kernel's: it touches each tensor once."""
 

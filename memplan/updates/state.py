@@ -17,7 +17,7 @@ from ..devices.storage.host_access import at_home_value
 from ..devices.storage.lazy_init import filled_with, unmade, zeros
 from ..devices.storage.offloaded import Fill, Offloaded
 from ..graphs.errors import MemplanError, MismatchError
-from ..model.accumulated import SUM, Accumulated, accumulated, forget_sums, note_accumulated
+from ..model.accumulated import OLD_SUM, SUM, Accumulated, accumulated, forget_sums, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
 from ..torch_support.torch_fakes import no_torch_function
@@ -229,6 +229,8 @@ class OptimizerState:
     def _read(self, tensors: Mapping[str, Tensor]) -> tuple[list[Tensor], list[float]]:
         """Return what `begin` does, with the missing states made."""
         rows = {name: self._optimizer.state[tensors[name]] for name in self._names}
+        if self._begun is not None:
+            self._rename_old_sums(rows)
         made = {self._make(name, row) for name, row in rows.items()}
         self._new = made == {True} if self._begun is None else self._begun.new
         counts = {float(not self._new)}
@@ -251,6 +253,12 @@ class OptimizerState:
         ]
         most = inf if self._clipping is None else self._clipping.max_norm
         return states, [1 + max(counts), most, float(self._begun is None), *settings]
+
+    def _rename_old_sums(self, rows: Mapping[str, dict[str, Tensor]]) -> None:
+        """Give sums of an older version's checkpoint their present name."""
+        for name, row in rows.items():
+            if OLD_SUM in row and SUM not in row and (name, OLD_SUM) not in self._states:
+                row[SUM] = row.pop(OLD_SUM)
 
     def _check_forms(self, states: list[Tensor]) -> None:
         """Raise MismatchError for a state of another form than the plan's."""

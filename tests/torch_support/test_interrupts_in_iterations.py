@@ -15,6 +15,7 @@ import threading
 import memplan
 import pytest
 import torch
+import unplanned
 from memplan.graphs.machine import Links, Machine
 from memplan.torch_support.interrupts import deferred_signals, open_to_signals
 from not_none import not_none
@@ -117,7 +118,7 @@ WAYS = {
 def planned(way):
     torch.manual_seed(0)
     module = Net()
-    kind = torch.optim.Adagrad if way == "outside" else torch.optim.AdamW
+    kind = unplanned.Adagrad if way == "outside" else torch.optim.AdamW
     optimizer = kind(module.parameters(), lr=0.01, foreach=False)
     options = {"budget": "100%", "cache": False, "time_limit": 1, "verify": False, **WAYS[way]}
     return module, optimizer, memplan.optimize(module, X[0], optimizer=optimizer, **options)

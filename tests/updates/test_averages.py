@@ -116,7 +116,7 @@ def test_wrong_ones_are_refused() -> None:
         (module, adamw(module), {"ema": 1}, "ema=1: give the share of the average that each update keeps"),
         (module, adamw(module), {"ema": 1.5}, "ema=1.5: give the share"),
         (module, None, {}, "ema= goes with planned updates"),
-        (module, torch.optim.RMSprop(module.parameters()), {}, "ema= goes with planned updates"),
+        (module, torch.optim.NAdam(module.parameters()), {}, "ema= goes with planned updates"),
         (
             module.bfloat16(),
             adamw(module),

@@ -22,6 +22,7 @@ import pytest
 import torch
 from failing_operations import ERRORS, FailingAt, enter_faults
 from memplan.graphs.machine import Links, Machine
+from memplan.model.accumulated import SUM
 from memplan.profiling.compare import batch
 from torch import nn
 from torch.nn import functional
@@ -252,7 +253,7 @@ class Training:
         found["batches so far"] = torch.tensor(now)
         for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
             row = optimizer.state.get(parameter, {})
-            found |= {f"{number}.{k}": x.detach().clone() for k, x in row.items() if now or k != "sum"}
+            found |= {f"{number}.{k}": x.detach().clone() for k, x in row.items() if now or k != SUM}
         return found
 
     def fail(self, iteration: int, place: int, kind: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+import unplanned
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.run import cycle
 from memplan.solvers.auto import auto
@@ -125,7 +126,7 @@ def lbfgs(parameters: Any) -> torch.optim.Optimizer:
 
 
 @pytest.mark.scripts
-@pytest.mark.parametrize("make", [torch.optim.RMSprop, torch.optim.Adadelta, lbfgs])
+@pytest.mark.parametrize("make", [unplanned.RMSprop, unplanned.Adadelta, lbfgs])
 def test_what_this_optimizer_or_device_can_not_is_not_advised(make: Any) -> None:
     """States that no plan has, and a CPU: the line says what suffices, which then does, and nothing else."""
     module, x, options = dense()

@@ -27,7 +27,8 @@ from memplan.training.plans.loop_memory import optimizers_of
 from memplan.training.progress import ProgressEvent
 from torch import nn
 from torch.nn import functional
-from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adagrad, AdamW, Optimizer
+from unplanned import RMSprop
 from whole_loops import LOOPS, Loops, adam, momentum, smallest
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+import unplanned
 from memplan.devices.storage.offloaded import Offloaded, bring_back
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
@@ -262,7 +263,7 @@ def test_an_optimizer_that_no_plan_has_adds_up_on_the_host(least: int) -> None:
     torch.manual_seed(3)
     loops = loops_of("zero_grad between")
     eager = copy.deepcopy(loops.model)
-    mine, theirs = (torch.optim.Adagrad(model.parameters(), 0.01) for model in (loops.model, eager))
+    mine, theirs = (unplanned.Adagrad(model.parameters(), 0.01) for model in (loops.model, eager))
     with pytest.warns(UserWarning, match="Adagrad is not in the plan"):
         step = memplan.optimize(
             loops.model,

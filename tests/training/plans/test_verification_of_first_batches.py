@@ -286,7 +286,7 @@ class Accumulated:
         assert all(map(torch.equal, losses, expected))
         mine, theirs = self.module.state_dict(), module.state_dict()
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
-        own = [self.optimizer.state[p]["sum"] for p in self.module.parameters()]
+        own = [self.optimizer.state[p]["gradient_sum"] for p in self.module.parameters()]
         assert all(map(torch.equal, own, sums))
 
 

@@ -20,6 +20,7 @@ import torch
 from failing_operations import ERRORS, FailingAt, MineError, enter_faults
 from memplan.devices.sharded.local_tensors import local_tensor
 from memplan.graphs.machine import Links, Machine
+from memplan.model.accumulated import SUM
 from memplan.model.processes import Processes
 from memplan.runtime.run.cycle import LOST_AMONG_RANKS
 from memplan.training.ranks.together import ranks_of
@@ -76,7 +77,7 @@ class Training:
         found = {name: local_tensor(each) for name, each in self.module.state_dict().items()}
         batches = self.optimizer.param_groups[0].get("accumulated", {"batches": 0})["batches"]
         for number, row in enumerate(self.optimizer.state.values()):
-            found |= {f"{number}.{k}": local_tensor(x) for k, x in row.items() if batches or k != "sum"}
+            found |= {f"{number}.{k}": local_tensor(x) for k, x in row.items() if batches or k != SUM}
         found["batches so far"] = torch.tensor(batches)
         return {name: each.detach().clone() for name, each in found.items()}
 

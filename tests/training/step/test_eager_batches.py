@@ -10,6 +10,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+import unplanned
 from memplan.devices.measuring.live_bytes import Peak
 from memplan.graphs.machine import Links, Machine
 from memplan.torch_support.unsupported import TraceError
@@ -46,7 +47,7 @@ def batch(length: int) -> tuple[Tensor, Tensor]:
 
 def optimizer_of(kind: str, module: nn.Module) -> torch.optim.Optimizer:
     if kind == "planned later":
-        return torch.optim.Adagrad(module.parameters(), 0.01)
+        return unplanned.Adagrad(module.parameters(), 0.01)
     return torch.optim.AdamW(module.parameters(), 0.01)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+import unplanned
 from memplan.graphs.machine import Links, Machine
 from torch import Tensor, nn
 from torch.nn import functional
@@ -173,7 +174,7 @@ def decays(module: nn.Module) -> torch.optim.Optimizer:
 
 
 def radam(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.RAdam(module.parameters())
+    return unplanned.RAdam(module.parameters())
 
 
 MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "joint", "time_limit": 0.5, "update": "after"}

@@ -8,6 +8,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+import unplanned
 from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.machine import Links, Machine
 from memplan.profiling.compare.peaks import generator_bytes, resident_bytes
@@ -120,8 +121,8 @@ def test_the_peak_with_states_and_updates_is_within_the_budget() -> None:
         Lion,
         torch.optim.NAdam,
         torch.optim.Muon,
-        lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
-        lambda p: torch.optim.Adagrad(p, foreach=True),
+        lambda p: unplanned.RMSprop(p, momentum=0.5, centered=True),
+        lambda p: unplanned.Adagrad(p, foreach=True),
     ],
 )
 def test_what_is_counted_is_what_the_allocator_gives(make: Any) -> None:
@@ -161,7 +162,7 @@ class Reading(Lion):
         ),
         (Lion, {"budget": "40kB"}, "no schedule within 40,000 B"),
         (
-            lambda p: torch.optim.Adadelta(p, foreach=True),
+            lambda p: unplanned.Adadelta(p, foreach=True),
             {"budget": "100kB"},
             "with weights, gradients and states the step of Adadelta needs",
         ),

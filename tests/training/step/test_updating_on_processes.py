@@ -12,6 +12,7 @@ import pytest
 import torch
 from memplan.devices.device.device import Device
 from memplan.graphs.machine import Links, Machine
+from memplan.model.accumulated import SUM
 from memplan.runtime.run.cycle import LOST
 from ranks import ranks
 from torch import Tensor, nn
@@ -126,7 +127,7 @@ def state(
     found = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     for index, row in optimizer.state_dict()["state"].items():
         found |= {
-            f"{index}.{name}": torch.as_tensor(kept).clone() for name, kept in row.items() if name != "sum"
+            f"{index}.{name}": torch.as_tensor(kept).clone() for name, kept in row.items() if name != SUM
         }
     return {
         **found,

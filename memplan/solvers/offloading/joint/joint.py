@@ -69,7 +69,8 @@ _ADVICE_SHARE, _ADVICE_SECONDS = 0.25, 20.0
 """Share of the time limit for the offloading program that advises starts; and seconds at most."""
 
 _FIRST_SHARE = 0.15
-"""Share of the annealing for each start if there are several; the best of their results continues."""
+"""Share of the annealing for each start if there are several; the best of their results continues. If there
+are seven or more, each has an equal share, and so has the best."""
 
 _READ_SHARE = 0.1
 """Share of the time limit. After it no further schedule is read if one is there to start from, and no more
@@ -194,10 +195,12 @@ def _annealed(problem: Problem, options: Options, clock: Clock, openings: Sequen
 
     with clock.until_interrupted():
         first = len(anneals) if len(anneals) > 1 and not clock.interrupted else 0
+        # A part that ended above 1 would never be over: progress stays at 1.
+        part = min(_FIRST_SHARE, 1.0 / (first + 1))
         for number, anneal in enumerate(anneals[:first]):
-            anneal.cool(part_of(progress, number * _FIRST_SHARE, (number + 1) * _FIRST_SHARE))
+            anneal.cool(part_of(progress, number * part, (number + 1) * part))
         if not clock.interrupted:
-            best().run(part_of(progress, first * _FIRST_SHARE, 1.0))
+            best().run(part_of(progress, first * part, 1.0))
     anneal = best()
     anneal.restore(anneal.best)
     return anneal.state.schedule(anneal.best.outcome)

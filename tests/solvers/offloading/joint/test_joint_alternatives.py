@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from random import Random
+from time import monotonic
 
 import numpy as np
 import pytest
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.one_queue import on_one_queue
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.incumbent import Incumbent
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.alternatives import take_place, with_alternatives
 from memplan.solvers.offloading.joint.drops import Drops
@@ -99,3 +103,27 @@ def test_a_known_schedule_is_never_made_slower(seed: int) -> None:
     seconds = simulate(graph, known, budget=problem.budget, machine=LINKED).figures.time
     found = joint.overlapped(problem, Options(None, joint.Settings(moves=5)), [(known, seconds)]).schedule
     assert simulate(graph, found, budget=problem.budget, machine=LINKED).figures.time <= seconds
+
+
+class Watch(Incumbent):
+    """A race that fails if a search goes on for long after its time limit."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.end = seconds, inf
+
+    def found(self, seconds: float, who: str) -> None:
+        if self.end == inf:  # code has been compiled by now
+            self.end = monotonic() + self.seconds
+        assert monotonic() < self.end, "the search does not end"
+        super().found(seconds, who)
+
+
+@pytest.mark.parametrize("known", [6, 8])
+def test_many_known_schedules_end_with_the_time_limit(known: int) -> None:
+    graph = gathered_layers(3, gather=1.0, compute=1.0)
+    first = baseline_schedule(graph)
+    seconds = simulate(graph, first, machine=LINKED).figures.time
+    options = Options(0.2, joint.Settings(), race=Watch(20.0))
+    found = joint.improved(Problem(graph, 2**20, LINKED), options, [(first, seconds)] * known)
+    assert simulate(graph, found.schedule, machine=LINKED).figures.time <= seconds

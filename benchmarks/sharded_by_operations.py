@@ -23,11 +23,12 @@ and of `fsdp-prefetch` does not count. The simulator verifies and times all sche
     plan          the best of both halves
     search        by operations: `search` for all of the time, without links, as `auto` would
     translated    the plan of the model `spread`, as operations
-    ratio         the time of the plan by operations relative to that of the model `spread`
+    ratio         the time of the faster of both by operations, plan and search, relative to the plan of the
+                  model `spread`
 
 With a latency of 0, at which no collectives are joined, both models must count the same seconds and bytes for
-each of FSDP2's policies; the run ends if they do not. One line of JSON a cell, written at once; cells that
-are in the file are skipped.
+each of FSDP2's policies, and the same minimum memory; the run ends if they do not. One line of JSON a cell,
+written at once; cells that are in the file are skipped.
 
     python benchmarks/sharded_by_operations.py llama.json.gz --cells 350:5.4,45:2.8 -o rows.jsonl
     python benchmarks/sharded_by_operations.py --table rows.jsonl
@@ -127,7 +128,10 @@ def as_operations(models: Models, schedule: Schedule) -> Schedule:
 
 
 def differences(models: Models) -> Iterator[str]:
-    """Yield a line for each of FSDP2's policies that the models count otherwise."""
+    """Yield a line for each policy of FSDP2's that the models count otherwise, and for the minimum memory."""
+    least = minimum_memory(models.spread, models.spread.machine), minimum_memory(models.operations, Machine())
+    if least[0] != least[1]:
+        yield f"minimum memory: {least[0]:,} B as spread tensors, {least[1]:,} B as operations"
     for policy, schedule, counted in policy_schedules(Problem(models.spread, budget=1)):
         other = simulate(models.operations, as_operations(models, schedule)).figures
         same = abs(counted.time - other.time) <= ROUNDING and counted.peak == other.peak
@@ -204,10 +208,7 @@ def cell(path: Path, rate: float, gib: float, ranks: int, seconds: float) -> dic
         "rate": rate,
         "gib": gib,
         "seconds": seconds,
-        "minimum_gib": [
-            (minimum_memory(graph, machine) - models.spread.share_bytes) / 2**30
-            for graph, machine in ((models.spread, models.spread.machine), (models.operations, NO_HOST))
-        ],
+        "minimum_gib": (minimum_memory(models.operations, Machine()) - models.spread.share_bytes) / 2**30,
         "starts": [_milliseconds(each) for each in (known, ported)],
         "own": [one and MILLISECONDS * one[1] for one in (own, other_own)],
         "plan": [one and MILLISECONDS * one[1] for one in (plan, other_plan)],
@@ -243,7 +244,8 @@ def print_table(path: Path) -> None:
         others = [[t for name, t in each.items() if name in ("prefetch", "search")] for each in row["starts"]]
         pairs = [[min(times, default=None) for times in each] for each in (policies, others)]
         cells = [_pair(each) for each in (*pairs, row["own"], row["plan"])]
-        ratio = row["plan"][1] / row["plan"][0] - 1 if all(row["plan"]) else None
+        found = min((t for t in (row["plan"][1], row["search"]) if t is not None), default=None)
+        ratio = found / row["plan"][0] - 1 if found and row["plan"][0] else None
         shown = [
             f"{row['rate']:g}",
             f"{row['gib']:g}",

@@ -69,6 +69,7 @@ def test_a_classifier_of_images_and_text_pads_with_its_text(tmp_path):
     file, made = load_configuration(str(written(tmp_path, GEMMA3)))
     assert made == ("Gemma3ForSequenceClassification", 64, "float32")
     module, inputs, *_rest = file.build(2)
+    assert isinstance(inputs, dict)
     assert module(**inputs).loss.requires_grad
 
 

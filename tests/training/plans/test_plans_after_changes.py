@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.training.plans import adapt, report
+from memplan.training.plans import adapt, training_log
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, parametrizations, vector_to_parameters
@@ -211,7 +211,7 @@ def test_a_change_just_when_another_plan_takes_over(
     monkeypatch.setattr(adapt, "COUNTED_ITERATIONS", 1)
     monkeypatch.setattr(adapt, "WORTH", float("inf"))
     monkeypatch.setattr(adapt, "_moved", lambda plan, _machine, _seconds: plan)
-    monkeypatch.setattr(report.TrainingLog, "drift", lambda _book, _step: (2.0, 1.0))
+    monkeypatch.setattr(training_log.TrainingLog, "drift", lambda _book, _step: (2.0, 1.0))
     module = model()
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     step = planned(module, optimizer=optimizer)

@@ -637,7 +637,7 @@ def test_the_page_has_what_the_terminal_has(plan: Plan) -> None:
 def test_a_second_command_traces_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sized(plan, "--batch", 2)
 
-    def fails(*_arguments: Any) -> Any:
+    def fails(*_arguments: Any, **_named: Any) -> Any:
         raise AssertionError
 
     monkeypatch.setattr("memplan.profiling.profile.estimates.traced", fails)

@@ -162,7 +162,7 @@ def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.Mon
     from memplan.profiling.compare import verdict
     from memplan.profiling.compare.comparison import Comparison
 
-    monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("0.0.weight.grad", 0.5, 17))
+    monkeypatch.setattr(verdict, "compare", lambda *_, **_named: Comparison("0.0.weight.grad", 0.5, 17))
     result = plan(
         *(
             "run",
@@ -221,7 +221,7 @@ def test_a_profile_that_differs_from_eager_is_an_error(plan: Plan, monkeypatch: 
     from memplan.profiling.compare import verdict
     from memplan.profiling.compare.comparison import Comparison
 
-    monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("loss", 0.5, 17))
+    monkeypatch.setattr(verdict, "compare", lambda *_, **_named: Comparison("loss", 0.5, 17))
     result = plan("profile", "model.py", "-o", "graph.yaml")
     assert result.exit_code == 5
     assert "the traced iteration is not the model's: loss differs from eager by up to 0.5" in result.stderr

@@ -50,7 +50,7 @@ def plan(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pla
 
 
 def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimize, "make_graph", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(optimize, "make_graph", lambda *_, **_named: pytest.fail("measured"))
 
 
 def test_graph_schedule_and_report_are_written(plan: Plan) -> None:
@@ -107,7 +107,7 @@ def test_another_graph_is_made_anew(case: str, plan: Plan, monkeypatch: pytest.M
     spoil, options, line = OUTDATED[case]
     spoil()
     before = Path("m.graph.json").read_text()
-    monkeypatch.setattr(optimize, "make_graph", lambda *_: chain(6))
+    monkeypatch.setattr(optimize, "make_graph", lambda *_, **_named: chain(6))
     result = plan(*OPTIMIZE, *options)
     assert result.exit_code == 0, result.stderr
     assert f"m.graph.json: {line}" in result.stderr
@@ -116,7 +116,7 @@ def test_another_graph_is_made_anew(case: str, plan: Plan, monkeypatch: pytest.M
 
 
 def test_remeasure_measures(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimize, "make_graph", lambda *_: chain(6))
+    monkeypatch.setattr(optimize, "make_graph", lambda *_, **_named: chain(6))
     result = plan(*OPTIMIZE, "--remeasure", "--json")
     assert json.loads(result.stdout)["measured"] is True
     assert "measured before" not in result.stderr

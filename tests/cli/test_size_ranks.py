@@ -212,7 +212,7 @@ def test_what_does_not_fit_says_what_is_needed(plan: Plan) -> None:
 
 
 def test_an_interrupted_search_has_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_arguments: object) -> None:
+    def interrupted(*_arguments: object, **_named: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SizeSearch, "_explain_ranks", interrupted)

@@ -83,7 +83,7 @@ def hook(rng: random.Random, net: Net) -> None:
     register = rng.choice(
         [part.register_forward_hook, part.register_forward_pre_hook, part.register_full_backward_hook]
     )
-    handle = register(lambda *_given: None)
+    handle = register(lambda *_given, **_named: None)
     if rng.random() < 0.5:
         handle.remove()
 
@@ -250,7 +250,7 @@ def test_what_stays_is_not_checked_completely_again(monkeypatch: pytest.MonkeyPa
     module.load_state_dict({name: tensor.clone() for name, tensor in module.state_dict().items()})
     step.run((torch.randn(3, 4),))
     assert len(found) == 1
-    handle = module.head.register_forward_hook(lambda *_given: None)
+    handle = module.head.register_forward_hook(lambda *_given, **_named: None)
     with pytest.raises(MemplanError, match="head: its hooks changed"):
         step.run((torch.randn(3, 4),))
     handle.remove()

@@ -273,7 +273,11 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
     "step wrapped": (wrapped_step, STEP, EQUAL),
     "step by a schedule": (scheduled, EQUAL, EQUAL),
     "another class": (lambda _n, o: setattr(o, "__class__", Other), "is a Other now", EQUAL),
-    "a hook of steps": (lambda _n, o: o.register_step_pre_hook(lambda *_: None), "hook on its steps", EQUAL),
+    "a hook of steps": (
+        lambda _n, o: o.register_step_pre_hook(lambda *_, **_named: None),
+        "hook on its steps",
+        EQUAL,
+    ),
     "zero_grad replaced": (lambda _n, o: setattr(o, "zero_grad", nn.Module().zero_grad), EQUAL, EQUAL),
 }
 
@@ -457,7 +461,7 @@ def test_a_batch_in_a_weight_is_refused(twins: dict[bool, Twins]) -> None:
 def test_a_hook_on_the_steps_of_all_optimizers_is_refused(twins: dict[bool, Twins]) -> None:
     pair = twins[True]
     pair.planned.put_back()
-    handle = register_optimizer_step_post_hook(lambda *_given: None)
+    handle = register_optimizer_step_post_hook(lambda *_given, **_named: None)
     try:
         with pytest.raises(memplan.MemplanError, match="the optimizer has a hook on its steps"):
             pair.step(X)

@@ -379,7 +379,7 @@ class Lateness:
             late()
             punctual(job)
 
-        never = patch.object(streams.StreamQueue, "goes_at_once", lambda *_: False)
+        never = patch.object(streams.StreamQueue, "goes_at_once", lambda *_, **_named: False)
         with patch.object(queues.Job, "run", run), never if self._by_threads else nullcontext():
             yield
 

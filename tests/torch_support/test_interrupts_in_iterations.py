@@ -203,7 +203,7 @@ def test_what_fails_at_the_very_end_is_undone(monkeypatch):
 
 def test_handlers_run_where_they_may():
     came = []
-    signal.signal(signal.SIGUSR2, lambda *_: came.append(len(came)))
+    signal.signal(signal.SIGUSR2, lambda *_, **_named: came.append(len(came)))
     with deferred_signals():
         signal.raise_signal(signal.SIGUSR2)
         signal.raise_signal(signal.SIGUSR2)
@@ -260,7 +260,7 @@ def test_handlers_are_put_back_though_one_raises_meanwhile(monkeypatch):
         raise TimeoutError
 
     put, before = signal.signal, signal.signal(signal.SIGUSR1, raises)
-    other = signal.signal(signal.SIGUSR2, lambda *_: None)
+    other = signal.signal(signal.SIGUSR2, lambda *_, **_named: None)
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)]
 
     def interrupted(number, handler):

@@ -60,7 +60,7 @@ def test_outside_of_the_trace_they_recompute():
     iteration = seeded(True)
     trace(iteration)
     runs = []
-    iteration.module.get_submodule("blocks.0").register_forward_hook(lambda *_: runs.append(1))
+    iteration.module.get_submodule("blocks.0").register_forward_hook(lambda *_, **_named: runs.append(1))
     run_eager(iteration)
     assert len(runs) == 2
 

@@ -129,7 +129,7 @@ def test_others_are_refused_by_the_name_that_was_called() -> None:
 def test_planning_alone_ends_before_a_collective_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a module whose part in a larger graph is to be planned, which no other rank would know of."""
 
-    def runs(*_arguments: Any) -> None:
+    def runs(*_arguments: Any, **_named: Any) -> None:
         raise AssertionError("a collective ran")
 
     monkeypatch.setattr("memplan.devices.calls.collectives.Collective.__call__", runs)

@@ -279,7 +279,7 @@ def test_the_sum_is_compared_with_eager_until_it_is_close_or_nothing_changes(
     running.run_until_settled()
     fake, done = FakeEager(*eager), list[int]()
     monkeypatch.setattr(fake, "add_iteration", lambda add=fake.add_iteration: (done.append(1), add()))
-    monkeypatch.setattr(against_eager, "EagerOperations", lambda *_: fake)
+    monkeypatch.setattr(against_eager, "EagerOperations", lambda *_, **_named: fake)
     found = check_against_eager(iteration, program, running, {"seconds": whole})
     assert found is not None
     assert (found.close, len(done)) == (close, iterations)

@@ -144,7 +144,7 @@ def test_a_graph_file_of_an_older_version_keeps_its_warning():
     ids=["by a number", "not by a number"],
 )
 def test_a_trace_that_is_not_the_model_s_is_an_error(monkeypatch, comparison, words):
-    monkeypatch.setattr(verdicts, "compare", lambda *_: comparison)
+    monkeypatch.setattr(verdicts, "compare", lambda *_, **_named: comparison)
     iteration = example("mlp")
     program = trace(iteration)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))

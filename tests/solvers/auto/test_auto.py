@@ -89,7 +89,7 @@ def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
 ) -> None:
     """rk-rotor tells the least memory then."""
     monkeypatch.setattr(auto, "at_hand", lambda: False)
-    monkeypatch.setattr(search, "solve", lambda *_: pytest.fail("the search would be compiled"))
+    monkeypatch.setattr(search, "solve", lambda *_, **_named: pytest.fail("the search would be compiled"))
     graph = unet(2)
     with pytest.raises(InfeasibleError, match="below the minimum memory") as caught:
         registry.solve("auto", Problem(graph, minimum_memory(graph) - 1), bound_seconds=0)
@@ -139,7 +139,9 @@ def test_the_residency_program_waits_for_the_compiler_only_where_time_is_limited
         return file_order(problem, seconds, cancelled)
 
     monkeypatch.setattr(auto, "file_order", residency)
-    monkeypatch.setattr(auto, "load", lambda *_: waited.append(begun.wait(20 if time_limit is None else 0)))
+    monkeypatch.setattr(
+        auto, "load", lambda *_, **_named: waited.append(begun.wait(20 if time_limit is None else 0))
+    )
     graph = chain(6, seed=4)
     settings = auto.Settings(gap=0.0, workers=2, moves=20)
     auto.solve(Problem(graph, baseline(graph).peak * 3 // 4), Options(time_limit, settings))
@@ -160,7 +162,9 @@ def test_interrupted_while_the_search_is_compiled_it_gives_what_there_is(
 
     for module in (auto, rounds):  # another test may have compiled the search in this process
         monkeypatch.setattr(module, "load", load)
-    monkeypatch.setattr(auto, "precompile", lambda *_: None)  # takes as long as others take to find the best
+    monkeypatch.setattr(
+        auto, "precompile", lambda *_, **_named: None
+    )  # takes as long as others take to find the best
     monkeypatch.setattr(rounds, "is_compiled", lambda _function: False)
     if not quick:
         monkeypatch.setattr(rounding, "solve", no_answer)
@@ -329,7 +333,7 @@ def test_without_patience_nothing_is_compiled_for_an_answer(
     """The solvers that need no compiling answer, and a bound tells how far off they are."""
     monkeypatch.setattr(auto, "at_hand", lambda: False)
     monkeypatch.setattr(auto, "load", lambda _options: pytest.fail("the search was compiled"))
-    monkeypatch.setattr(auto, "precompile", lambda *_given: pytest.fail("the search was compiled"))
+    monkeypatch.setattr(auto, "precompile", lambda *_given, **_named: pytest.fail("the search was compiled"))
     problem = Problem(graph, (baseline(graph).peak + minimum_memory(graph)) // 2)
     race = Incumbent(patience=0.0)
     found = registry.solve("auto", problem, bound_seconds=0, race=race)

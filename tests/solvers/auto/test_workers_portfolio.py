@@ -104,7 +104,7 @@ def test_lines_that_are_cut_off_before_they_have_anything_are_no_fault() -> None
 def test_auto_says_so_where_time_was_over_before_any_line_had_a_schedule(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portfolio, "_attempt", lambda *_given: None)
+    monkeypatch.setattr(portfolio, "_attempt", lambda *_given, **_named: None)
     with pytest.raises(NotFoundError, match=r"^auto found no schedule within .* B in its time, nor that"):
         registry.solve(auto.NAME, problem, 0.2, {"gap": "0"}, bound_seconds=0.0)
 
@@ -231,7 +231,7 @@ def test_auto_with_links_tells_the_fault_of_a_line(solver: str, monkeypatch: pyt
 def test_auto_with_links_keeps_the_schedule_where_joint_from_others_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def improved(*_all: object) -> SolverResult:
+    def improved(*_all: object, **_named: object) -> SolverResult:
         raise ValueError("no")
 
     monkeypatch.setattr(joint, "improved", improved)

@@ -187,7 +187,7 @@ def test_a_bound_that_the_schedule_refutes_is_dropped_and_reported(order: str) -
     assert "of theirs was dropped" in note
 
 
-def broken(*_arguments: object) -> None:
+def broken(*_arguments: object, **_named: object) -> None:
     raise InvalidScheduleError("results", "nothing is there", step=None)
 
 

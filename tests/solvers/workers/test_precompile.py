@@ -88,7 +88,7 @@ def test_who_has_enough_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_without_a_place_to_keep_it_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "code_folder", lambda: PrivateFolder(None))
-    monkeypatch.setattr(compiling, "Worker", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(compiling, "Worker", lambda *_, **_named: pytest.fail("started"))
     precompile([MISSING], lambda line: pytest.fail(line), lambda: False)
 
 

@@ -159,7 +159,7 @@ def test_a_plan_is_solved_again_in_the_background(
     emulated: Emulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the transfers can't be moved, by a fault that is told."""
-    monkeypatch.setattr(adapt, "place_prefetches", lambda *_given: {}["fault"])
+    monkeypatch.setattr(adapt, "place_prefetches", lambda *_given, **_named: {}["fault"])
     module, reported = model(), list[ProgressEvent]()
     step = optimized(module, reported, time_limit=1)
     emulated.rate = RATE / 2

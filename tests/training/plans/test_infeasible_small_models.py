@@ -97,7 +97,7 @@ def test_what_suffices_with_a_host_suffices_on_a_device_that_has_one(
     device = SimulatedDevice(seed=1)
     for room in (execute, cycle):
         monkeypatch.setattr(room, "device_of", lambda _name: device)
-    monkeypatch.setattr(infeasible, "_has_host", lambda *_: True)
+    monkeypatch.setattr(infeasible, "_has_host", lambda *_, **_named: True)
     module, _, options = dense()
     x, labels = torch.randn(batch, 196), torch.arange(batch) % 10
     optimizer = torch.optim.AdamW(module.parameters())

@@ -53,7 +53,7 @@ def test_the_smallest_budget_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGD: its step takes little, so that an iteration needs most."""
     options = GIVEN | {"allow": ("recompute", "offload")}
     least = smallest(Loops(momentum, Loops.zero_grad_between, **options))
-    monkeypatch.setattr("memplan.training.plans.budgeted.machine_for", lambda *_: None)
+    monkeypatch.setattr("memplan.training.plans.budgeted.machine_for", lambda *_, **_named: None)
     resident = smallest(Loops(momentum, Loops.zero_grad_between, **options))
     gradients = sum(p.nbytes for p in Loops(momentum, Loops.zero_grad_between).model.parameters())
     assert least < resident
@@ -245,7 +245,7 @@ def test_a_host_without_memory_for_them_has_them_stay_and_count(monkeypatch: pyt
         loss.backward()
     before = [not_none(p.grad).clone() for p in both.loops.model.parameters()]
 
-    def full(*_arguments: Any) -> None:
+    def full(*_arguments: Any, **_named: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr("memplan.training.plans.old_gradients.offload", full)

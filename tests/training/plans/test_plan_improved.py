@@ -97,7 +97,7 @@ def test_a_later_start_goes_on_from_a_plan_that_was_not_improved(
 ) -> None:
     begun: list[Any] = []
 
-    def never(solver: str, *_given: Any) -> Any:
+    def never(solver: str, *_given: Any, **_named: Any) -> Any:
         begun.append(solver)
         return SimpleNamespace(ended=Event())
 
@@ -116,7 +116,7 @@ def test_a_later_start_goes_on_from_a_plan_that_was_not_improved(
 def test_the_background_has_the_techniques_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Problem] = []
 
-    def never(_solver: str, problem: Problem, *_given: Any) -> Any:
+    def never(_solver: str, problem: Problem, *_given: Any, **_named: Any) -> Any:
         begun.append(problem)
         return SimpleNamespace(ended=Event())
 

@@ -241,14 +241,14 @@ def test_a_hook_on_the_optimizers_steps_is_refused(before: bool, monkeypatch: py
     module = model()
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     if before:
-        optimizer.register_step_post_hook(lambda *_arguments: None)
+        optimizer.register_step_post_hook(lambda *_arguments, **_named: None)
         monkeypatch.setattr("memplan.tracing.trace._attempt", None)
         with pytest.raises(memplan.MemplanError, match="the optimizer has a hook on its steps"):
             planned(module, optimizer=optimizer)
         return
     step = planned(module, optimizer=optimizer)
     step(X, targets=LABELS)
-    optimizer.register_step_pre_hook(lambda *_arguments: None)
+    optimizer.register_step_pre_hook(lambda *_arguments, **_named: None)
     with pytest.raises(memplan.MemplanError, match="the optimizer has a hook on its steps"):
         step(X, targets=LABELS)
 

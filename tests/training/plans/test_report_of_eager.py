@@ -69,7 +69,7 @@ def eager_peak(module):
 
 @pytest.mark.scripts
 def test_a_model_with_checkpoints_of_its_own_takes_less_than_the_baseline(monkeypatch):
-    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_: None)
+    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_, **_named: None)
     module = Checkpointed()
     lines, step = said(module)
     (line,) = [line for line in lines if "of the baseline" in line]
@@ -88,7 +88,7 @@ SLOW = [(1.0, 1.2)] * 6 + [(1.0, 0.9)]
 @pytest.mark.parametrize("verify", [None, True], ids=["at the first batch", "before"])
 def test_a_plan_that_is_worse_in_both_is_refused(monkeypatch, verify):
     """Eager takes less by its checkpoints; and less time, as if the plan were slow."""
-    monkeypatch.setattr(cost, "windows", lambda *_: zip(*SLOW, strict=True))
+    monkeypatch.setattr(cost, "windows", lambda *_, **_named: zip(*SLOW, strict=True))
     line = r"worse than eager PyTorch in both memory and time: .* give a budget below (?P<bytes>[\d,]+) bytes"
     module = Checkpointed()
     with pytest.raises(memplan.MemplanError, match=line) as refused:
@@ -119,7 +119,7 @@ def test_one_that_is_slower_now_and_then_is_not(rounds, slower):
 def test_new_shapes_of_a_training_that_runs_are_not_refused(monkeypatch):
     module = Checkpointed()
     _, step = said(module, budget=eager_peak(module) - 1, states=0, gradients="freed")
-    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_: "worse")
+    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_, **_named: "worse")
     step(X[:100]).backward()
 
 
@@ -219,7 +219,7 @@ def test_rounds_take_turns(monkeypatch):
     """So that what else the machine does meets both."""
     module, order = Checkpointed(), []
     monkeypatch.setattr(cost, "run_eager", lambda _iteration: order.append("eager"))
-    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_: None)
+    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_, **_named: None)
     _, step = said(module)
     plan = step.plans[0]
     monkeypatch.setattr(plan, "run", lambda _inputs: order.append("plan"))

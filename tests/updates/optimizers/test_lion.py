@@ -253,7 +253,7 @@ def test_asking_whether_it_is_planned_changes_nothing():
     optimizer = LION_PYTORCH(module.parameters())
     before, state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    optimizer.register_step_post_hook(lambda *_: pytest.fail("a hook has run"))
+    optimizer.register_step_post_hook(lambda *_, **_named: pytest.fail("a hook has run"))
     assert is_planned(optimizer)
     assert not optimizer.state
     assert torch.equal(torch.get_rng_state(), state)

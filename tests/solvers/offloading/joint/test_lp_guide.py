@@ -111,7 +111,7 @@ def test_advice_makes_better_starts(public: Path) -> None:
 
 
 def test_ctrl_c_while_advice_is_sought_leaves_the_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **_named: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(start, "guided", interrupted)

@@ -25,7 +25,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.profile.profile import measure_program
 from memplan.runtime.run.stopwatch import Copied, Times
 from memplan.solvers import background
-from memplan.training.plans import adapt, front_end, report
+from memplan.training.plans import adapt, front_end, training_log
 from memplan.training.plans import plan as planning
 from memplan.training.plans.adapt import COUNTED_ITERATIONS
 from memplan.training.plans.drift import remeasured, unevenness
@@ -82,7 +82,7 @@ class Emulated:
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
-    monkeypatch.setattr(report, "ENOUGH", ENOUGH)
+    monkeypatch.setattr(training_log, "ENOUGH", ENOUGH)
     monkeypatch.setattr(background, "LOWEST", 0)  # the tests' machine may have others at work
     return Emulated(monkeypatch)
 

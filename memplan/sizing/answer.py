@@ -44,7 +44,7 @@ Row = tuple[str, str]
 
 
 class Answer(NamedTuple):
-    """What is said of the results.
+    """The answer of `plan size`, in words and tables.
 
     line: whether it fits; empty for several GPUs.
     facts: what was asked, above the table.

@@ -20,7 +20,7 @@ NEARLY = 0.95
 FASTER = 0.005
 """Share of an iteration by which a plan has to be faster than FSDP2's policies to be advised."""
 _SECONDS = 3600
-"""Of the hour that a price is for."""
+"""Seconds of an hour, for which prices are."""
 
 
 class Spans:

@@ -22,7 +22,7 @@ AUTOCAST_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What is changed in the model and its training loop.
+    """Changes of the model and of its training loop.
 
     total: samples per update, None if micro-batches are given.
     """

@@ -1,4 +1,4 @@
-"""What a tensor holds besides its values: memory, version, attributes, hooks, parts."""
+"""Tensors without their values: memory, version, attributes, hooks, parts."""
 
 # pyright: reportAttributeAccessIssue=false
 

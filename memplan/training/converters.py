@@ -1,4 +1,4 @@
-"""What options of `memplan.optimize` are given, read and checked, or refused by what to give (UnfitError)."""
+"""Converters of the options of `memplan.optimize`: each reads what was given, or raises UnfitError."""
 
 from __future__ import annotations
 

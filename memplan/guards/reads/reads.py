@@ -237,7 +237,7 @@ def or_missing(read: Fetch) -> Fetch:
 
 
 of_attribute = or_missing(getattr)
-"""As Python reads an attribute, by a property of a library if need be."""
+"""Read an attribute as Python does, by a property of a library if need be; MISSING where there is none."""
 of_item = or_missing(operator.getitem)
 of_length = or_missing(lambda thing, _key: len(thing))
 of_membership = or_missing(operator.contains)

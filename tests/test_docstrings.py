@@ -26,6 +26,7 @@ USERS = {"MODEL.py", "cheapest/solver.py"}
 OTHERS = {
     "docs/solvers.md": {"partitioners.py"},
     "torch_support/unsupported.py": {"moe.py"},
+    "solvers/offloading/block_swap/block_swap.py": {"custom_offloading_utils.py"},
     "solvers/recomputation/partitioner/operators.py": {"partitioners.py"},
     "solvers/recomputation/partitioner/saved.py": {"partitioners.py"},
     "solvers/recomputation/partitioner/torch_partitioner.py": {"partitioners.py"},

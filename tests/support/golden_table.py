@@ -74,6 +74,7 @@ WITHOUT_PROGRAMS = (
     "rk-rotor",
     "search",
     "tw-remat",
+    "block-swap",
 )
 """Solvers whose answers no version of highspy or ortools changes."""
 

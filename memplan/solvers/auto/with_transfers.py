@@ -52,6 +52,7 @@ OTHERS = {
     "zero-infinity": 0.05,
     "memferry": 0.02,
     "stronghold": 0.02,
+    "block-swap": 0.02,
     "greedy-star": 0.02,
     "l2l": 0.02,
 }

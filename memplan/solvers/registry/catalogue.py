@@ -216,6 +216,14 @@ _OURS = (
         needs_links=True,
     ),
     Entry(
+        "block-swap",
+        ".offloading.block_swap.block_swap",
+        "lists of blocks with frozen weights",
+        "kohya-ss, sd-scripts and musubi-tuner",
+        "`blocks_to_swap`: frozen blocks on the host, fetched ahead, forward and back; as few as fit",
+        needs_links=True,
+    ),
+    Entry(
         "pofo",
         ".offloading.pofo.pofo",
         "chains of blocks",

@@ -26,6 +26,7 @@ from ....planner.schedule.sequence import Run
 from ..layers.offload_intervals import Positions, Uses, gradient_intervals, state_intervals
 from ..layers.runs import LayerRuns
 from ..layers.training import TrainingLayers
+from ..layers.windows import entered
 
 
 def window_residency(
@@ -93,14 +94,4 @@ class _Turn:
 
         None: it never left.
         """
-        for s in range(until, step, -1):
-            if not self._with[weight] & set(self._window(s % (2 * self.layers))):
-                return s + 1
-        return None
-
-    def _window(self, step: int) -> range:
-        if step < self.layers:
-            first = min(step, self.layers - self.size)
-        else:
-            first = max(2 * self.layers - step - self.size, 0)
-        return range(first, first + self.size)
+        return entered(self._with[weight], range(step, until), self.layers, self.size)

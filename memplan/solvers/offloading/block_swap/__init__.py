@@ -1,0 +1,1 @@
+"""Block swap: frozen blocks on the host, fetched ahead, forward and back."""

@@ -1,0 +1,118 @@
+"""Block swap: the weights of frozen blocks on the host, fetched ahead of their use, forward and back.
+
+What trainers of LoRAs for diffusion transformers do by hand, with `--blocks_to_swap`. Of a list of N blocks
+N - n are on the device at a time. Forward begins with the first N - n: once block i has run, it leaves, and
+block N - n + i is fetched in its place. Backward does the same from the end. So n blocks are fetched in each
+pass. Activations are kept, or each block is checkpointed (`--gradient_checkpointing`).
+
+Nothing is minimised but n, the blocks that are swapped: as few as the budget allows, by bisection, as more
+slots are never more traffic. Assumed: lists of blocks with weights that nothing changes (a LoRA's base).
+
+A baseline that is kinder than the tools:
+
+- They copy the frozen weights back to the host, in turn with those that come (`swap_weight_devices`). Here a
+  block is dropped, as its copy on the host is as good.
+- In backward they release a block only when its predecessor's backward has ended. Here at its last use.
+- FLUX's two lists: k of `--blocks_to_swap` is k // 2 double blocks and twice the rest of single ones. Here
+  every list has its share of n, in single blocks; for FLUX.1 that is the same ratio.
+
+Reference: kohya-ss, class ModelOffloader of `custom_offloading_utils.py` in sd-scripts and musubi-tuner.
+
+    swap.py   begin here: which blocks are there at each step
+
+Linear in the edges, plus log2 n simulations for each way with activations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ....graphs.errors import InputError
+from ....graphs.machine import Machine
+from ....planner.bounds import time_bound
+from ....planner.residency.prefetch_placement import simulate_residency
+from ....planner.residency.residency import Residency
+from ....planner.schedule.schedule import Schedule
+from ....planner.simulator.simulate import Figures
+from ...candidates import device_limit, require_backward
+from ...links import linked_machine, worth_moving
+from ...problem import Options, Problem, SolverResult
+from ...settings import SolverSettings, setting
+from ..layers.refusals import refused
+from .swap import WAYS, BlockLists, block_lists
+
+NAME = "block-swap"
+
+
+@dataclass(frozen=True)
+class Settings(SolverSettings):
+    """Settings of block-swap."""
+
+    blocks: int | None = setting(None, "blocks that are swapped; by default as few as fit", least=0)
+    activations: str = setting(
+        "auto",
+        "kept, or a checkpoint around each block; auto: what is faster",
+        words=("auto", *WAYS),
+    )
+
+
+@dataclass(frozen=True)
+class _Swap:
+    """A schedule with some blocks swapped, and its figures."""
+
+    lists: BlockLists
+    swapped: int
+    schedule: Schedule
+    figures: Figures
+
+    def __str__(self) -> str:
+        counts, lists = self.lists.counts(self.swapped), self.lists.lists
+        rows = ", ".join(f"{counts[stem]} of {len(lists[stem])} {stem}" for stem in lists)
+        return f"{self.swapped} blocks swapped ({rows}), activations: {self.lists.activations}"
+
+
+def solve(problem: Problem, options: Options) -> SolverResult:
+    settings, graph, clock = options.chosen(Settings), problem.graph, options.clock()
+    require_backward(NAME, graph)
+    machine = linked_machine(NAME, problem, "weights of frozen blocks").machine
+    ways = WAYS if settings.activations == "auto" else (settings.activations,)
+    found, last = list[_Swap](), list[Residency]()
+    with clock.until_interrupted():
+        for activations in ways:
+            lists = block_lists(NAME, graph, activations, worth_moving(machine))
+            counts = _counts(settings.blocks, lists.most)
+            found += _fewest(problem, machine, lists, counts)
+            last.append(lists.residency(counts[-1]))
+            if found and clock.expired:
+                break
+    if not found:
+        clock.raise_if_interrupted()
+        raise refused(NAME, problem, machine, last)
+    fastest = min(found, key=lambda one: one.figures.time)
+    options.report(f"{NAME}: {fastest}")
+    return SolverResult.of_heuristic(fastest.schedule, clock, time_bound(graph))
+
+
+def _counts(requested: int | None, most: int) -> range:
+    """Return the numbers of swapped blocks to choose from. Raises InputError if the request is too many."""
+    if requested is None:
+        return range(most + 1)
+    if requested > most:
+        raise InputError(f"{NAME}: blocks must be at most {most}, not {requested}")
+    return range(requested, requested + 1)
+
+
+def _fewest(problem: Problem, machine: Machine, lists: BlockLists, counts: range) -> Iterator[_Swap]:
+    """Yield the schedule with the fewest blocks swapped that fits; nothing if none does."""
+
+    def swap(count: int) -> tuple[Schedule, Figures] | None:
+        residency = lists.residency(count)
+        return simulate_residency(problem.graph, machine, device_limit(problem), residency)
+
+    # Windows are nested: what fits with n blocks swapped fits with n + 1, unless the host is too small.
+    first = bisect_left(counts, True, key=lambda count: swap(count) is not None)
+    held = swap(counts[first]) if first < len(counts) else None
+    if held is not None:
+        yield _Swap(lists, counts[first], *held)

@@ -7,11 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim._adafactor import adafactor
+from torch.optim._muon import muon
 from torch.optim.optimizer import (
     _default_to_fused_or_foreach,
     _global_optimizer_post_hooks,
     _global_optimizer_pre_hooks,
 )
+
+__all__ = ("adafactor", "muon")
 
 fused_adam: Any = torch._fused_adam_
 

@@ -10,17 +10,18 @@ import pkgutil
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from ..graphs.errors import InputError, MismatchError
 from ..torch_support.raw import is_a
 from ..torch_support.torch_optimizers import HOOKS_OF_STEPS, hooks_of_steps
 from . import optimizers
 from .elementwise import is_foreach
-from .planned_optimizer import Group, PlannedOptimizer, Rule, UpdateFunction
+from .planned_optimizer import FIRST_NUMBER, Group, PlannedOptimizer, Rule, UpdateFunction, state_like
 
 OPTIMIZERS: dict[str, PlannedOptimizer] = {
     name: import_module(f"{optimizers.__name__}.{name}").OPTIMIZER
@@ -33,7 +34,7 @@ FUNCTIONS: dict[str, UpdateFunction] = {
 }
 """All update functions by their names, which programs and fingerprints have."""
 
-_PROBE_STEPS, _PROBE_ELEMENTS = 3, 67
+_PROBE_STEPS = 3
 
 
 def titles(last: str = "or") -> str:
@@ -58,9 +59,55 @@ def is_planned(optimizer: torch.optim.Optimizer) -> bool:
     described = description(optimizer)
     if described is None or described.unplanned(optimizer):
         return False
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if not described.by_element and any(isinstance(each, DTensor) for each in parameters):
+        return False
     return type(optimizer) is described.make or all(
-        _same_bits(optimizer, described, number) for number in range(len(optimizer.param_groups))
+        _same_bits(optimizer, described, group, shape)
+        for group in optimizer.param_groups
+        for shape in described.probes
     )
+
+
+def check_by_element(optimizer: torch.optim.Optimizer, word: str) -> None:
+    """Raise InputError if the optimizer updates weights as a whole, of which ranks have shares.
+
+    word: what spreads them.
+    """
+    described = description(optimizer)
+    if described is not None and not described.by_element:
+        raise InputError(
+            f"{word}: {described.title} updates a weight as a whole, of which a rank has a share: give an "
+            "optimizer that updates each element by itself, like AdamW"
+        )
+
+
+class DescribedGroup(NamedTuple):
+    """A parameter group with the description of its optimizer.
+
+    group: with all options, see `PlannedOptimizer.options`.
+    first: place of its first number among the settings.
+    """
+
+    described: PlannedOptimizer
+    group: Group
+    first: int
+
+    @property
+    def numbers(self) -> range:
+        """Places of its numbers among the settings."""
+        return range(self.first, self.first + len(self.described.numbers))
+
+
+def described_groups(optimizer: torch.optim.Optimizer) -> list[DescribedGroup]:
+    """Return the groups of a planned optimizer, in order. Raises InputError for another optimizer."""
+    described, first, found = description(optimizer), FIRST_NUMBER, list[DescribedGroup]()
+    if described is None:
+        raise InputError(f"{type(optimizer).__name__} can't be planned: use {titles()}")
+    for group in optimizer.param_groups:
+        found.append(DescribedGroup(described, described.options(optimizer, group), first))
+        first = found[-1].numbers.stop
+    return found
 
 
 def refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
@@ -103,19 +150,18 @@ def refuse_replaced_step(optimizer: torch.optim.Optimizer) -> None:
 
 def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
     """Return by parameter name how the optimizer updates its parameters, in its order. Raises InputError."""
-    described, kind = description(optimizer), type(optimizer).__name__
-    if described is None:
-        raise InputError(f"{kind} can't be planned: use {titles()}")
+    kind = type(optimizer).__name__
+    groups = described_groups(optimizer)
     refuse_hooks(optimizer)
     refuse_replaced_step(optimizer)
     by_parameter: dict[nn.Parameter, Rule] = {}
-    for number, group in enumerate(optimizer.param_groups):
+    for described, group, first in groups:
         if options := [option for option in described.refused if group.get(option)]:
             raise InputError(f"{kind} with {options[0]}=True can't be planned: a plan calls kernels alone")
         tensors = [name for name in group if name not in ("params", "lr") and _holds_tensor(group[name])]
         if tensors:
             raise InputError(f"{kind} with tensors as {tensors[0]} can't be planned: give numbers")
-        by_parameter |= dict.fromkeys(group["params"], described.rule(group, number))
+        by_parameter |= {weight: described.rule(group, first, weight) for weight in group["params"]}
     names = {parameter: name for name, parameter in module.named_parameters()}
     found = {names[parameter]: rule for parameter, rule in by_parameter.items() if parameter in names}
     if not found:
@@ -127,9 +173,11 @@ def fixed(described: PlannedOptimizer, group: Group) -> dict[str, Any]:
     """Return what changes the operations of an update, and which parameters are updated."""
     switches = {name: bool(group.get(name)) for name in (*described.switches, *described.refused)}
     zeros = {name: bool(group.get(name)) for name in described.zeros}
+    constants = {name: group.get(name) for name in described.constants}
     return {
         **switches,
         **zeros,
+        **constants,
         "lr": _dtype(group["lr"]),
         "foreach": group.get("foreach"),
         "params": [id(parameter) for parameter in group["params"]],
@@ -152,22 +200,22 @@ def check_fixed(described: PlannedOptimizer, group: Group, number: int, then: Ma
         raise MismatchError(f"{name} is {current} in {where}; the plan is for {planned}")
 
 
-def _same_bits(optimizer: torch.optim.Optimizer, described: PlannedOptimizer, number: int) -> bool:
+def _same_bits(
+    optimizer: torch.optim.Optimizer, described: PlannedOptimizer, given: Group, shape: tuple[int, ...]
+) -> bool:
     """Return whether steps of the optimizer's own, on numbers of a copy, are those of its update function.
 
     They run on the group's device, whose kernels may round as no other's do.
     """
-    group = optimizer.param_groups[number]
-    devices = {parameter.device for parameter in group["params"] if parameter.device.type != "meta"}
+    devices = {parameter.device for parameter in given["params"] if parameter.device.type != "meta"}
     # A separate generator: a check must not advance the user's random numbers.
     seeded = torch.Generator().manual_seed(0)
-    numbers = torch.randn(
-        1 + _PROBE_STEPS, _PROBE_ELEMENTS, generator=seeded, device="cpu", dtype=torch.float32
-    )
+    numbers = torch.randn((1 + _PROBE_STEPS, *shape), generator=seeded, device="cpu", dtype=torch.float32)
     first, *gradients = numbers.to(min(devices, key=str, default="cpu")).unbind()
-    other, weight = _copy_for(optimizer, group, nn.Parameter(first.clone()))
-    rule, values = described.rule(group, 0), described.values(group)
-    planned, states = first.clone(), [torch.zeros_like(first) for _ in rule.states]
+    other, weight = _copy_for(optimizer, given, nn.Parameter(first.clone()))
+    group = described.options(other, other.param_groups[0])
+    rule, values = described.rule(group, 0, weight), described.values(group)
+    planned, states = first.clone(), [state_like(first, rule, name) for name in rule.states]
     keywords = {
         name: values[described.numbers.index(name)] if name in described.numbers else value
         for name, value in rule.keywords.items()

@@ -7,8 +7,9 @@ first, in a copy: whatever reads the gradient may be recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,17 @@ class UpdateFunction(NamedTuple):
     fused: bool = False
 
 
+class Form(NamedTuple):
+    """Form of a state, where it is not the parameter's.
+
+    shape: None for the parameter's, with its strides.
+    dtype: None for the rule's.
+    """
+
+    shape: tuple[int, ...] | None = None
+    dtype: torch.dtype | None = None
+
+
 class Rule(NamedTuple):
     """Update rule of one parameter.
 
@@ -62,6 +74,7 @@ class Rule(NamedTuple):
     lr: the group's learning rate.
     dtype: of the states, None for the parameter's.
     summed: dtype in which gradients are clipped and summed over batches, None for their own.
+    forms: of the states that have another form than the parameter.
     """
 
     target: Target
@@ -70,6 +83,24 @@ class Rule(NamedTuple):
     lr: Setting
     dtype: torch.dtype | None = None
     summed: torch.dtype | None = None
+    forms: Mapping[str, Form] = MappingProxyType({})
+
+
+def state_like(weight: Tensor, rule: Rule, state: str) -> Tensor:
+    """Return a new state of a weight, zero."""
+    shape, dtype = rule.forms.get(state, Form())
+    dtype = dtype or rule.dtype or weight.dtype
+    if shape is None:
+        return torch.zeros_like(weight, dtype=dtype)
+    return torch.zeros(shape, dtype=dtype, device=weight.device)
+
+
+def _as_it_is(_optimizer: torch.optim.Optimizer, group: Group) -> Group:
+    return group
+
+
+def _none(*_arguments: Any) -> dict[str, Any]:
+    return {}
 
 
 def _never(_optimizer: torch.optim.Optimizer) -> bool:
@@ -81,34 +112,55 @@ class PlannedOptimizer:
     """All that planned updates know of an optimizer: a file of `optimizers/` has one, named `OPTIMIZER`.
 
     title: name in messages.
-    make: class that the command line makes; `make(parameters, **hyperparameters)`.
+    make: class that the command line makes, or a function: `make(parameters, **hyperparameters)`.
     hyperparameters: arguments of `make` that can be chosen there.
     numbers: of a group, read anew in each iteration; `lr` first. beta1 and beta2 are those of `betas`.
-    choose: for a group the update function, the names of the states, and the keywords but for `maximize`.
+    choose: for a parameter of a group the update function, the names of its states, and the keywords but for
+    `maximize`.
     functions: all update functions.
+    forms: of the states of a parameter that have another form than it.
+    options: a group with the options that the class keeps elsewhere, and None as numbers.
     counts: whether it counts the steps of each parameter, in `state["step"]`.
+    counts_in_int: whether that count is Python's int, not a tensor.
+    products: per state that is a running product of numbers, one of each parameter, the next factor by group
+    and step. It begins at 1. Its name is in `numbers`, which has it after this step.
+    tables: tensors that the optimizer keeps with a parameter's states, by name, all parameters the same one;
+    by the names of the states and the device.
     switches: options of a group on which the operations of an update depend.
+    constants: options of a group whose values are part of a plan.
     zeros: numbers of which being zero or not is fixed: a zero removes operations.
     refused: options that no plan can have; an optimizer that has one raises InputError.
     unplanned: whether an optimizer has options that the update functions lack: it steps after the plan then,
     as optimizers do that have no description.
     classes: other packages' classes that compute the same, by qualified name; see `is_planned`.
     foreach_copies: number of copies of the weights that a step of the class's own defaults holds on CUDA.
+    by_element: whether each element is updated by itself, so that ranks can update shares of a weight.
+    probes: shapes of the weights on which another package's class is tried.
     """
 
     title: str
-    make: type[torch.optim.Optimizer]
+    make: Callable[..., torch.optim.Optimizer]
     hyperparameters: tuple[str, ...]
     numbers: tuple[str, ...]
-    choose: Callable[[Group, Settings], tuple[Target, tuple[str, ...], dict[str, Any]]]
+    choose: Callable[[Group, Settings, Tensor], tuple[Target, tuple[str, ...], dict[str, Any]]]
     functions: tuple[UpdateFunction, ...]
+    forms: Callable[[Group, Tensor], Mapping[str, Form]] = _none
+    options: Callable[[torch.optim.Optimizer, Group], Group] = _as_it_is
     counts: bool = False
+    counts_in_int: bool = False
+    products: Mapping[str, Callable[[Group, float], float]] = field(
+        default_factory=dict[str, Callable[[Group, float], float]]
+    )
+    tables: Callable[[Collection[str], torch.device], Mapping[str, Tensor]] = _none
+    constants: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     zeros: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     unplanned: Callable[[torch.optim.Optimizer], bool] = _never
     classes: tuple[str, ...] = ()
     foreach_copies: int = 0
+    by_element: bool = True
+    probes: tuple[tuple[int, ...], ...] = ((67,),)
 
     @property
     def has_fused(self) -> bool:
@@ -124,8 +176,11 @@ class PlannedOptimizer:
         given = {**group, **betas}
         return [_number(name, given.get(name, 0.0)) for name in self.numbers]
 
-    def rule(self, group: Group, number: int) -> Rule:
-        """Return how the parameters of the group with this number are updated."""
+    def rule(self, group: Group, first: int, weight: Tensor) -> Rule:
+        """Return how a parameter of a group is updated.
+
+        group: of `options`. first: place of the group's first number among the settings.
+        """
         examples = dict(zip(self.numbers, self.values(group), strict=True))
 
         def settings(*names: str) -> dict[str, Any]:
@@ -133,20 +188,21 @@ class PlannedOptimizer:
             return {
                 name: 0.0
                 if name == "weight_decay" and not examples[name]
-                else self._setting(number, name, examples)
+                else self._setting(first, name, examples)
                 for name in names
             }
 
-        target, states, keywords = self.choose(group, settings)
+        target, states, keywords = self.choose(group, settings, weight)
         if group.get("maximize"):
             keywords["maximize"] = True
         if is_foreach(group):
             keywords["foreach"] = True
         # Not the group's rate, which schedules change: a setting's example is in fingerprints.
-        return Rule(target, states, keywords, self._setting(number, "lr", {"lr": 1e-3}))
+        rate, forms = self._setting(first, "lr", {"lr": 1e-3}), self.forms(group, weight)
+        return Rule(target, states, keywords, rate, forms=forms)
 
-    def _setting(self, group: int, name: str, examples: Mapping[str, float]) -> Setting:
-        return Setting(FIRST_NUMBER + len(self.numbers) * group + self.numbers.index(name), examples[name])
+    def _setting(self, first: int, name: str, examples: Mapping[str, float]) -> Setting:
+        return Setting(first + self.numbers.index(name), examples[name])
 
 
 def _number(name: str, number: Any) -> float:
@@ -167,6 +223,15 @@ _NUMBERS = frozenset({float, int, bool, np.float64})
 def has_complex_weights(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether a parameter of the optimizer is complex."""
     return any(weight.is_complex() for group in optimizer.param_groups for weight in group["params"])
+
+
+def rate_as_given(lr: float, dtype: torch.dtype | None) -> Any:
+    """Return a learning rate as the optimizer computes with it.
+
+    dtype: of a rate that is a tensor, whose products are rounded to it; None for a number.
+    """
+    # On the CPU and without dimensions it takes part as a number does, on whichever device the weight is.
+    return lr if dtype is None else torch.tensor(lr, dtype=dtype, device="cpu")
 
 
 def constant(passes: int, temporaries: int = 0) -> Callable[[Mapping[str, Any]], Effort]:

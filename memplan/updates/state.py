@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 from typing import Any
@@ -21,16 +21,22 @@ from ..model.accumulated import OLD_SUM, SUM, Accumulated, accumulated, forget_s
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
 from ..torch_support.torch_fakes import no_torch_function
-from ..torch_support.torch_optimizers import count_as_stepped, kernel_for_lists
+from ..torch_support.torch_optimizers import count_as_stepped
 from .averaged import AVERAGE
-from .catalogue import check_fixed, description, fixed, refuse_hooks, refuse_replaced_step, steps_of
+from .catalogue import (
+    DescribedGroup,
+    check_fixed,
+    described_groups,
+    description,
+    fixed,
+    refuse_hooks,
+    refuse_replaced_step,
+    steps_of,
+)
+from .counts import COUNT, Counts, new_numbers
 from .masters import MASTER, is_own_master
-from .planned_optimizer import FIRST_NUMBER
 from .sums import sums_of
 from .updates import updates_weights
-
-COUNT = "step"
-"""Name under which some optimizers keep, with a parameter's states, how often it was updated."""
 
 _WITHOUT = (
     "Plan anew without optimizer=, and call loss.backward(), optimizer.step() and optimizer.zero_grad() "
@@ -116,17 +122,17 @@ class OptimizerState:
         self._adds = self._of > 1 and not any(map(updates_weights, program.operations))
         self._begun: Accumulated | None = None
         self._new = False
-        described = description(self._optimizer)
-        assert described is not None, "its updates are in the program"
-        self._described, self._counts = described, described.counts
+        groups = self._groups()
+        self._counts = any(each.described.counts for each in groups)
         self._made: list[tuple[str, str]] = []
-        self._counted: list[Tensor] = []
-        self._counts_now: list[Tensor] = []
-        self._steps = 0.0
+        self._numbers = Counts()
         self._ends = False
         self._forms = {state: program.values[value] for state, value in program.states.items()}
         self._own_step: tuple[Any, ...] = ()
-        self._fixed = [fixed(self._described, group) for group in self._optimizer.param_groups]
+        self._fixed = [(each.described, fixed(each.described, each.group)) for each in groups]
+
+    def _groups(self) -> list[DescribedGroup]:
+        return described_groups(self._optimizer)
 
     def refuse_steps(self) -> Callable[[], None]:
         """Make the optimizer's own `step` raise MemplanError if it has nothing to do.
@@ -161,10 +167,9 @@ class OptimizerState:
 
         A rate that is a number has more digits than the tensor would have.
         """
-        numbers = len(self._described.numbers)
         rates = {
-            FIRST_NUMBER + numbers * place: group["lr"].dtype
-            for place, group in enumerate(self._optimizer.param_groups)
+            first: group["lr"].dtype
+            for _described, group, first in self._groups()
             if group.get("fused") and isinstance(group["lr"], Tensor)
         }
         return {**({0: torch.float32} if self._counts else {}), **rates}
@@ -175,23 +180,23 @@ class OptimizerState:
 
         tensors: the module's parameters as they are now, by name.
         """
-        groups = self._optimizer.param_groups
+        # The way through all wrappers takes long: it is taken only after a change.
+        if (now := steps_of(self._optimizer)) != self._own_step:
+            if description(self._optimizer) is not self._fixed[0][0]:
+                raise MismatchError(
+                    f"the optimizer is a {now[0].__name__} now; the plan is for {self._fixed[0][0].title}"
+                )
+            refuse_replaced_step(self._optimizer)
+            self._own_step = now
+        described, groups = self._groups(), self._optimizer.param_groups
         if len(groups) != len(self._fixed):
             raise MismatchError(
                 f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}: plan "
                 "anew after add_param_group"
             )
-        for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
-            check_fixed(self._described, group, number, then)
+        for number, (each, (kind, then)) in enumerate(zip(described, self._fixed, strict=True)):
+            check_fixed(kind, each.group, number, then)
         refuse_hooks(self._optimizer)
-        # The way through all wrappers takes long: it is taken only after a change.
-        if (now := steps_of(self._optimizer)) != self._own_step:
-            if description(self._optimizer) is not self._described:
-                raise MismatchError(
-                    f"the optimizer is a {now[0].__name__} now; the plan is for {self._described.title}"
-                )
-            refuse_replaced_step(self._optimizer)
-            self._own_step = now
         updated = {id(parameter) for group in groups for parameter in group["params"]}
         for name in self._updated:
             if id(tensors[name]) not in updated:
@@ -219,7 +224,7 @@ class OptimizerState:
         if the states are others than the plan's.
         """
         self._begun = self._accumulated()
-        self._made, self._counted, self._ends = [], [], False
+        self._made, self._ends, self._numbers = [], False, Counts()
         try:
             return self._read(tensors)
         except BaseException:
@@ -231,14 +236,12 @@ class OptimizerState:
         rows = {name: self._optimizer.state[tensors[name]] for name in self._names}
         if self._begun is not None:
             self._rename_old_sums(rows)
-        made = {self._make(name, row) for name, row in rows.items()}
+        groups = self._groups()
+        of = {id(weight): each for each in groups for weight in each.group["params"]}
+        made = {self._make(name, row, of[id(tensors[name])]) for name, row in rows.items()}
         self._new = made == {True} if self._begun is None else self._begun.new
-        counts = {float(not self._new)}
-        if self._counts:
-            self._counts_now = [row[COUNT] for row in rows.values()]
-            _check_counts(self._counts_now)
-            counts = set(_numbers(self._counts_now))
-            self._steps = max(counts)
+        counts, numbers = self._numbers.read(groups, {id(tensors[name]): row for name, row in rows.items()})
+        counts = counts or {float(not self._new)}
         states = [
             weight
             if is_own_master(weight := tensors[parameter], state)
@@ -248,11 +251,8 @@ class OptimizerState:
         self._check_forms(states)
         if len(made) > 1 or len(counts) > 1:
             raise _uneven(tensors.values())
-        settings = [
-            number for group in self._optimizer.param_groups for number in self._described.values(group)
-        ]
         most = inf if self._clipping is None else self._clipping.max_norm
-        return states, [1 + max(counts), most, float(self._begun is None), *settings]
+        return states, [1 + max(counts), most, float(self._begun is None), *numbers]
 
     def _rename_old_sums(self, rows: Mapping[str, dict[str, Tensor]]) -> None:
         """Give sums of an older version's checkpoint their present name."""
@@ -275,9 +275,7 @@ class OptimizerState:
 
     def undo(self) -> None:
         """Make the iteration as if it had not begun: the states that it made are removed."""
-        for count in self._counted:  # not all may have been counted
-            count.fill_(self._steps)
-        self._counted = []
+        self._numbers.undo()
         if self._ends:
             note_accumulated(self._optimizer, self._begun)
         self._ends = False
@@ -304,10 +302,7 @@ class OptimizerState:
             return
         note_accumulated(self._optimizer, None)
         count_as_stepped(self._optimizer)
-        if self._counts:
-            # Before the addition: if that fails halfway, `undo` knows the counts.
-            self._counted = self._counts_now
-            _add(self._counted, 1)
+        self._numbers.advance()
 
     def forget_sums(self) -> None:
         """Forget the sums: the update begins anew with the next batch."""
@@ -351,16 +346,6 @@ class OptimizerState:
         state = self._optimizer.state
         return {name: state.get(self._module.get_parameter(name), {}) for name in self._names}
 
-    def _count(self, parameter: str) -> Tensor:
-        """Return a step count of zero. Fused kernels need it on the weight's device."""
-        weight = self._module.get_parameter(parameter)
-        groups = self._optimizer.param_groups
-        if any(group.get("fused") and any(p is weight for p in group["params"]) for group in groups):
-            return torch.zeros((), dtype=torch.float32, device=self._program.device)
-        # As torch.optim chooses the dtype of a count.
-        wide = torch.get_default_dtype() == torch.float64
-        return torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cpu")
-
     def _first(self, parameter: str, state: str) -> Fill:
         """Return the fill of a new state: a master is its weight as it then is; an average its master, if
         it has one.
@@ -371,15 +356,23 @@ class OptimizerState:
         master = self._optimizer.state[weight].get(MASTER) if state == AVERAGE else None
         return partial(_as, weight if master is None else master, self._forms[parameter, state])
 
-    def _make(self, parameter: str, row: dict[str, Any]) -> bool:
+    def _make(self, parameter: str, row: dict[str, Any], of: DescribedGroup) -> bool:
         """Make the missing states of a parameter, uninitialized; tell whether some were missing that are
         the optimizer's own.
         """
+        device = self._program.device
         missing = [state for state in self._names[parameter] if row.get(state) is None]
         own = [state for state in missing if state not in OF_PLANS]
-        if self._counts and row.get(COUNT) is None:
-            row[COUNT] = self._count(parameter)
-            self._made.append((parameter, COUNT))
+        others = new_numbers(of, device)
+        for name, table in of.described.tables(self._names[parameter], device).items():
+            if name in row and row[name] is not table:
+                _check_table(parameter, name, row[name], table)
+                row[name] = table  # one for all parameters: a loaded one has taken separate memory
+            others[name] = table
+        for name, value in others.items():
+            if row.get(name) is None:
+                row[name] = value
+                self._made.append((parameter, name))
         for state in missing:
             self._made.append((parameter, state))
             weight, form = self._module.get_parameter(parameter), self._forms[parameter, state]
@@ -390,6 +383,15 @@ class OptimizerState:
         return bool(own)
 
 
+def _check_table(parameter: str, name: str, found: Tensor, table: Tensor) -> None:
+    """Raise MismatchError if a table of a loaded state is not the one that updates use."""
+    if found.shape != table.shape or not torch.equal(found.to(table.device, table.dtype), table):
+        raise MismatchError(
+            f"{name} of {parameter} in the optimizer is another table than that of the package here: load "
+            "states that it has saved"
+        )
+
+
 OF_PLANS = (MASTER, AVERAGE, SUM)
 """States that plans have in addition to the optimizer's own."""
 
@@ -397,40 +399,3 @@ OF_PLANS = (MASTER, AVERAGE, SUM)
 def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:
     """Fill bytes with a tensor's values, in whichever memory these are then."""
     filled_with(at_home_value(tensor), form, bytes_)
-
-
-def _check_counts(counts: Sequence[Any]) -> None:
-    """Raise MismatchError unless each weight has a step count of its own: plans count each one once."""
-    if not all(isinstance(count, Tensor) for count in counts):
-        raise MismatchError("a step count of the optimizer is no tensor: give torch.tensor(float(step))")
-    if len(set(map(Tensor.data_ptr, counts))) < len(counts):
-        raise MismatchError(
-            "two parameters of the optimizer share one step count, which planned updates would count twice: "
-            "give each its clone()"
-        )
-
-
-def _numbers(counts: list[Tensor]) -> list[float]:
-    """Return the counts as numbers: on the CPU without any memory, elsewhere with one wait per device."""
-    here, others = _by_place(counts)
-    kinds = {(count.device, count.dtype) for count in others}
-    groups = ([count for count in others if (count.device, count.dtype) == kind] for kind in kinds)
-    read = [number for group in groups for number in torch.stack(group).tolist()]
-    return [float(number) for number in (*(count.item() for count in here), *read)]
-
-
-def _add(counts: list[Tensor], number: int) -> None:
-    """Add a number to the counts in place, on the CPU without any memory: `add_` takes 12 bytes there."""
-    here, others = _by_place(counts)
-    for count in here:
-        count.fill_(count.item() + number)
-    if others:
-        kernel_for_lists("add_")(others, number)
-
-
-def _by_place(counts: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the counts that are on the CPU, where a plan's device may be full around iterations, and the
-    others.
-    """
-    here = [count for count in counts if count.device.type == "cpu"]
-    return here, [count for count in counts if count.device.type != "cpu"]

@@ -33,7 +33,7 @@ from ..program.program import Call, Operation, Program, Ref, Setting, Storage, V
 from ..torch_support.torch_fakes import FakeTensorMode
 from . import clipping, scaling
 from .norm_sums import NormStack, NormSums, stack
-from .planned_optimizer import Rule
+from .planned_optimizer import Rule, state_like
 from .rules import if_finite
 from .sums import FIRST, add, with_sum
 
@@ -186,8 +186,8 @@ class _Writer:
 
     def update(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.gradients[name]
-        dtypes = {SUM: rule.summed}
-        states = [self._state(name, state, dtypes.get(state, rule.dtype)) for state in rule.states]
+        own = {SUM: rule._replace(dtype=rule.summed)}
+        states = [self._state(name, state, own.get(state, rule)) for state in rule.states]
         settings = (rule.lr, STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
         # In this order: parts.py takes the sum, the last state, from the end.
@@ -208,7 +208,7 @@ class _Writer:
 
     def add(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.program.gradients[name]
-        total = self.gradients[name] = self._state(name, SUM, rule.summed)
+        total = self.gradients[name] = self._state(name, SUM, rule._replace(dtype=rule.summed))
         call = Call(add, (Ref(total), Ref(gradient), FIRST), {}, (), several=False)
         changed = (self.values[total].storage,)
         return self._operation(
@@ -313,12 +313,12 @@ class _Writer:
             random=False,
         )
 
-    def _state(self, name: str, state: str, dtype: torch.dtype | None) -> int:
-        """Create a new resident of the parameter's form, as `torch.zeros_like` makes it."""
+    def _state(self, name: str, state: str, rule: Rule) -> int:
+        """Create a new resident in the form of a state."""
         weight = self.program.parameters[name]
         layer = self.program.storages[self.values[weight].storage].layer
         with self.mode:
-            made = torch.zeros_like(self._fake(weight), dtype=dtype)
+            made = state_like(self._fake(weight), rule, state)
         self.states[name, state] = self._new(f"{name}.{state}", made, Kind.OPTIMIZER_STATE, layer)
         return self.states[name, state]
 

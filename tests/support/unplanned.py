@@ -19,3 +19,15 @@ class RAdam(torch.optim.RAdam):
 
 class RMSprop(torch.optim.RMSprop):
     pass
+
+
+class Adafactor(torch.optim.Adafactor):
+    pass
+
+
+class NAdam(torch.optim.NAdam):
+    pass
+
+
+class Muon(torch.optim.Muon):
+    pass

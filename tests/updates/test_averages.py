@@ -8,6 +8,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+import unplanned
 from memplan.graphs.machine import Links, Machine
 from torch import Tensor, nn
 from torch.nn import functional
@@ -116,7 +117,7 @@ def test_wrong_ones_are_refused() -> None:
         (module, adamw(module), {"ema": 1}, "ema=1: give the share of the average that each update keeps"),
         (module, adamw(module), {"ema": 1.5}, "ema=1.5: give the share"),
         (module, None, {}, "ema= goes with planned updates"),
-        (module, torch.optim.NAdam(module.parameters()), {}, "ema= goes with planned updates"),
+        (module, unplanned.NAdam(module.parameters()), {}, "ema= goes with planned updates"),
         (
             module.bfloat16(),
             adamw(module),

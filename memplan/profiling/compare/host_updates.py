@@ -18,6 +18,8 @@ from torch import Tensor
 
 from ...planner.schedule.schedule import DEFAULT_MODE, Verb
 from ...steps.execute import PlannedStep
+from ...updates.catalogue import described_groups
+from ...updates.counts import COUNT
 from ...updates.elementwise import is_foreach
 from ...updates.updates import updates_weights
 
@@ -77,9 +79,10 @@ def stepped_on_host(optimizer: torch.optim.Optimizer, weights: Collection[Tensor
 def _move_states(optimizer: torch.optim.Optimizer, weight: Tensor, device: torch.device) -> None:
     row = optimizer.state.get(weight, {})
     fused = any(group.get("fused") for group in optimizer.param_groups)
+    numbers = {COUNT, *(name for each in described_groups(optimizer) for name in each.described.products)}
     for name, state in row.items():
-        # The step count stays on the host, but for fused kernels, which read it where they run.
-        if isinstance(state, Tensor) and (state.dim() or name != "step" or fused):
+        # Counts stay on the host, but for fused kernels, which read them where they run.
+        if isinstance(state, Tensor) and (state.dim() or name not in numbers or fused):
             row[name] = state.to(device)
 
 

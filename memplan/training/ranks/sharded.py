@@ -36,6 +36,7 @@ from ...program.graph import graph_of
 from ...program.program import Program
 from ...solvers.problem import InfeasibleError
 from ...tracing.output_layouts import residents, trace_real_layouts
+from ...updates.catalogue import check_by_element
 from ...updates.clipping import clip
 from ...updates.masters import MASTER
 from ..checkpoints.sharded_weights import spread_from_files
@@ -222,6 +223,8 @@ def _validate(
     """
     if processes is not None:
         raise InputError(f"{word} spreads weights itself: give the module inside of DistributedDataParallel")
+    if options.optimizer is not None:
+        check_by_element(options.optimizer, word)
     validate_together(options, word, planned=planned)
     assert options.optimizer is not None
     if word == "fully_shard":

@@ -63,7 +63,9 @@ def adadelta(
     kernels.add_(weight, delta, alpha=-lr)
 
 
-def _choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
+def _choose(
+    group: Group, settings: Settings, _weight: Tensor
+) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
     return adadelta, ("square_avg", "acc_delta"), settings("rho", "eps", "weight_decay")
 
 

@@ -62,7 +62,9 @@ def adagrad(
     kernels.addcdiv_of_all_(weight, gradient, divisor, 1)
 
 
-def _choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
+def _choose(
+    group: Group, settings: Settings, _weight: Tensor
+) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
     return adagrad, ("sum",), settings("lr_decay", "eps", "weight_decay")
 
 

@@ -25,6 +25,7 @@ from ..planned_optimizer import (
     changed_gradient,
     clipped,
     constant,
+    rate_as_given,
 )
 
 ADAMW, ADAMW_FUSED = Effort(20, 1), Effort(7, 0)
@@ -57,8 +58,7 @@ def adamw(
     largest: the state max_exp_avg_sq of amsgrad.
     foreach: whether by PyTorch's kernels for lists of tensors.
     """
-    # On the CPU and without dimensions it takes part as a number does, on whichever device the weight is.
-    rate: Any = lr if lr_dtype is None else torch.tensor(lr, dtype=lr_dtype, device="cpu")
+    rate = rate_as_given(lr, lr_dtype)
     kernels = elementwise(foreach)
     decay = 0.0 if decoupled else weight_decay
     gradient = changed_gradient(
@@ -167,7 +167,9 @@ def adamw_fused_amsgrad(
     )
 
 
-def choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
+def choose(
+    group: Group, settings: Settings, _weight: Tensor
+) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
     """Choose the update of a group of AdamW or Adam."""
     keywords = settings("beta1", "beta2", "eps", "weight_decay")
     if not group["decoupled_weight_decay"]:

@@ -97,7 +97,9 @@ class Lion(torch.optim.Optimizer):
         return loss
 
 
-def _choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
+def _choose(
+    group: Group, settings: Settings, _weight: Tensor
+) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
     keywords = settings("beta1", "beta2", "weight_decay")
     if "foreach" in group:  # only timm's groups have it
         keywords["interpolated"] = True

@@ -87,7 +87,9 @@ def radam(
         weight.add_(exp_avg / correction1 * lr * adaptive * rectification, alpha=-1.0)
 
 
-def _choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
+def _choose(
+    group: Group, settings: Settings, _weight: Tensor
+) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
     keywords = settings("beta1", "beta2", "eps", "weight_decay")
     if group["decoupled_weight_decay"]:
         keywords["decoupled"] = True

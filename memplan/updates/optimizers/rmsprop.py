@@ -114,7 +114,9 @@ def rmsprop_centered_momentum(
     rmsprop(weight, gradient, square_avg, lr, step, **states, **hyperparameters)
 
 
-def _choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
+def _choose(
+    group: Group, settings: Settings, _weight: Tensor
+) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
     keywords = settings("alpha", "eps", "weight_decay")
     if group["momentum"] > 0:
         keywords |= settings("momentum")

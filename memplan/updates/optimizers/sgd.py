@@ -115,7 +115,9 @@ def _fused(
     fused_sgd([weight], [clipped(gradient, clip)], buffers, lr=lr, maximize=maximize, **keywords)
 
 
-def _choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
+def _choose(
+    group: Group, settings: Settings, _weight: Tensor
+) -> tuple[Target, tuple[str, ...], dict[str, Any]]:
     if not group["momentum"]:
         return sgd_fused if group["fused"] else sgd, (), settings("weight_decay")
     keywords = settings("momentum", "dampening", "weight_decay") | {"nesterov": bool(group["nesterov"])}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import unplanned
 from five_layers import INPUTS, adamw, loss_of, model, optimized
 from memplan.devices.device.cpu import Cpu
 from memplan.graphs.machine import Links, Machine
@@ -130,7 +131,7 @@ def test_what_can_not_be_repeated_is_not(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def adafactor(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(module.parameters(), 0.01)
+    return unplanned.Adafactor(module.parameters(), 0.01)
 
 
 def trained(

@@ -41,7 +41,7 @@ class Lion(torch.optim.Optimizer):
 
 
 def adafactor(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(parameters, lr=0.02)
+    return unplanned.Adafactor(parameters, lr=0.02)
 
 
 def model() -> nn.Module:
@@ -119,8 +119,8 @@ def test_the_peak_with_states_and_updates_is_within_the_budget() -> None:
     [
         adafactor,
         Lion,
-        torch.optim.NAdam,
-        torch.optim.Muon,
+        unplanned.NAdam,
+        unplanned.Muon,
         lambda p: unplanned.RMSprop(p, momentum=0.5, centered=True),
         lambda p: unplanned.Adagrad(p, foreach=True),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+import unplanned
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memplan.devices.device.device import Device
@@ -50,7 +51,7 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
 
 def nadam(module: nn.Module) -> torch.optim.Optimizer:
     """No plan has its updates."""
-    return torch.optim.NAdam(module.parameters(), 0.01)
+    return unplanned.NAdam(module.parameters(), 0.01)
 
 
 def planned(module: nn.Module, optimizer: Any, batch: Any = None, **options: Any) -> memplan.Step:

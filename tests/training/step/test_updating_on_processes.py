@@ -10,6 +10,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+import unplanned
 from memplan.devices.device.device import Device
 from memplan.graphs.machine import Links, Machine
 from memplan.model.accumulated import SUM
@@ -50,7 +51,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 def nadam(parameters: Any) -> torch.optim.Optimizer:
     """No plan has its updates."""
-    return torch.optim.NAdam(parameters, 0.01)
+    return unplanned.NAdam(parameters, 0.01)
 
 
 CASES: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {

@@ -276,13 +276,15 @@ def test_an_optimizer_is_a_file():
 def test_a_description_is_whole(name):
     described = OPTIMIZERS[name]
     make: Any = described.make
-    optimizer = make([nn.Parameter(torch.ones(2))])
-    (group,) = optimizer.param_groups
-    rule = described.rule(group, 0)
+    weight = nn.Parameter(torch.ones(2, 2))
+    optimizer = make([weight])
+    group = described.options(optimizer, optimizer.param_groups[0])
+    rule = described.rule(group, 0, weight)
     assert is_planned(optimizer)
     assert described.numbers[0] == "lr"
     assert FUNCTIONS[rule.target.__name__].call is rule.target
-    assert {name.rstrip("12") for name in rule.keywords} <= {*described.numbers, *group, "beta", "decoupled"}
+    switches = {"beta", "decoupled", "factored", "relative", "scaled"}
+    assert {name.rstrip("12") for name in rule.keywords} <= {*described.numbers, *group, *switches}
     known = {"beta1": "betas", "beta2": "betas"}
     assert {known.get(name, name) for name in described.zeros} <= group.keys()
     assert described.title in (Path(__file__).parents[3] / "docs" / "training.md").read_text()

@@ -10,6 +10,7 @@ tensors, and the plan holds what it has read. So there are three questions about
 Still so: `Guards` (guards.py) is asked before each iteration, and asks
 
     module_state     modules, hooks, modes and forms of tensors, compared in some µs per module
+    holders          what parameters with tensors among their attributes say of these
     captured         tensors that the trace holds: whether they are there, unchanged
     reads/           what the user's code has read of Python's objects, as it reported during the trace
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from itertools import chain
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..devices.sharded.local_tensors import local_tensor
 from ..devices.storage.offloaded import Offloaded
 from ..graphs.errors import MismatchError
+from ..model.attached import Place
 from ..model.iteration import Iteration
 from ..model.processes import Around
 from ..program.forms import described, form_of
@@ -35,6 +36,7 @@ from ..torch_support.torch_modules import (
     parameters_of,
 )
 from .captured import HeldTensors
+from .holders import Holders
 from .module_state import ModuleState, SimpleAttributes
 from .refused_modules import refuse_hooks
 
@@ -46,11 +48,16 @@ _WATCHED = (*_SIMPLE, FunctionType, BuiltinFunctionType, torch.Size, torch.dtype
 class Guards:
     """Checks before each iteration that the module is as it was when the plan was made.
 
-    places: by the name of each of the module's tensors its submodule and attribute.
+    places: by the name of each of the module's registered tensors its submodule and attribute.
+    attached: by name where the tensors are that parameters hold as attributes.
     """
 
     def __init__(
-        self, iteration: Iteration, program: Program, places: Mapping[str, tuple[nn.Module, str]]
+        self,
+        iteration: Iteration,
+        program: Program,
+        places: Mapping[str, tuple[nn.Module, str]],
+        attached: Mapping[str, Place] = MappingProxyType({}),
     ) -> None:
         self._roots = {"": iteration.module}
         if isinstance(iteration.loss_fn, nn.Module):
@@ -63,7 +70,8 @@ class Guards:
         self._sizes = [len(part.__dict__) for _name, part in self._parts]
         parts = [part for _name, part in self._parts]
         self._attributes = SimpleAttributes(zip(parts, self._values, strict=True))
-        self._state = ModuleState(parts, places)
+        self._state = ModuleState(parts, places, attached)
+        self._holders = Holders(attached)
         mixed = {} if iteration.scattered is None else iteration.scattered.precision
         self._peers = iteration.peers
         self._forms = {
@@ -104,8 +112,8 @@ class Guards:
                 if there != then
             )
             return f"PyTorch's {what} is {there}; the plan is for {then}"
-        if self._attributes.same():
-            return None
+        if (found := self._holders.difference()) is not None or self._attributes.same():
+            return found
         for (name, part), known, size in zip(self._parts, self._values, self._sizes, strict=True):
             own = part.__dict__
             # The quick comparison of all never succeeds any more once one module has other attributes than at

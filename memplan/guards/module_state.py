@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from ..model.attached import Place
 from ..torch_support.torch_fakes import no_torch_function
 from ..torch_support.torch_modules import HOOK_REGISTERS, MODULE_REGISTERS
 from ..torch_support.torch_tensors import any_has_hooks
@@ -76,12 +77,19 @@ class ModuleState:
     names: of the tensors whose modes are read.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], places: Mapping[str, tuple[nn.Module, str]]) -> None:
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        places: Mapping[str, tuple[nn.Module, str]],
+        attached: Mapping[str, Place],
+    ) -> None:
         """Start with nothing noted.
 
         places: by the name of each tensor its submodule, one of the modules, and its attribute.
+        attached: by name where the tensors are that parameters hold as attributes.
         """
-        self._modules, self._names = modules, list(places)
+        self._modules, self._names = modules, [*places, *attached]
+        self._attached = list(attached.values())
         number = {id(module): index for index, module in enumerate(modules)}
         held = [
             (name, (number[id(module)], kind, attribute))
@@ -135,13 +143,15 @@ class ModuleState:
             tensors: list[Tensor] = [own[at][kind][name] for at, kind, name in self._places]
             if any(name in own[at] for at, _kind, name in self._places):  # it hides the tensor
                 return None
+            attached = [place.get() for place in self._attached]
+            tensors += attached
             with no_torch_function():  # an offloaded tensor stays where it is
                 if any_has_hooks(tensors):
                     return None
                 forms = list(map(_FORM, tensors))
                 strides = list(map(_STRIDES, tensors))
             filled = list(filter(None, registers))
-            held = list(map(id, chain.from_iterable(map(_VALUES, filled))))
+            held = list(map(id, chain(chain.from_iterable(map(_VALUES, filled)), attached)))
         except Exception:  # something is missing, or no tensor
             return None
         modes = [each.get("training") for each in own]

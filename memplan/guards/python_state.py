@@ -16,6 +16,7 @@ from weakref import ReferenceType
 import torch
 from torch import Tensor, nn
 
+from ..model.attached import named_buffers
 from ..model.iteration import Iteration, tensors_in
 from ..torch_support.raw import (
     bases_of,
@@ -178,7 +179,8 @@ def _of_tensors(iteration: Iteration, reached: Iterable[tuple[Path, Any]]) -> It
     reaches.
     """
     module, inputs = iteration.module, tensors_in(iteration.inputs)
-    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *inputs.values())}
+    tensors = (*module.parameters(), *named_buffers(module).values(), *inputs.values())
+    own = {id(tensor) for tensor in tensors}
     held = {id(thing) for _path, thing in reachable({"module": module}) if is_a(thing, Tensor)}
     for path, thing in reached:
         if not is_a(thing, Tensor) or is_a(thing, FakeTensor) or id(thing) in own:

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..model.attached import named_buffers
 from ..model.iteration import Iteration, others_in
 from ..program.program import Program
 from ..torch_support.raw import full_name, is_a, module_of, own_attributes
@@ -126,7 +127,7 @@ def _option(value: Any) -> str:
 
 
 def _forms(iteration: Iteration) -> Iterator[str]:
-    for tensors in (iteration.module.named_parameters(), iteration.module.named_buffers()):
+    for tensors in (iteration.module.named_parameters(), named_buffers(iteration.module).items()):
         yield from (f"{name} {_form(tensor)}" for name, tensor in tensors)
 
 

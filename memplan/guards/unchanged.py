@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..devices.calls.randomness import restore_generator, save_generator
 from ..graphs.errors import NOT_PUT_BACK
+from ..model.attached import named_buffers
 from ..model.iteration import Iteration, tensors_in
 from ..program.program import Program
 from ..torch_support.interrupts import deferred_signals, open_to_signals
@@ -99,7 +100,7 @@ def unchanged(
 def residents_of(iteration: Iteration) -> dict[str, Tensor]:
     """Return the module's parameters and buffers, the inputs and the optimizer's states, by name."""
     module = iteration.module
-    found: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    found: dict[str, Tensor] = {**dict(module.named_parameters()), **named_buffers(module)}
     found |= {f"the input {name}": tensor for name, tensor in tensors_in(iteration.inputs).items()}
     if iteration.updates is not None:
         found |= _states_of(iteration.module, iteration.updates.optimizer)

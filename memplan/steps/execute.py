@@ -119,7 +119,7 @@ class PlannedStep:
             # The hook is the optimizer's, which may live longer than this step.
             weakref.finalize(self, self._optimizer.refuse_steps())
         self._owners = Owners(iteration.module, program, self._optimizer, local=iteration.peers is not None)
-        self._guards = Guards(iteration, program, self._owners.places)
+        self._guards = Guards(iteration, program, self._owners.places, self._owners.attached)
         self.device = (terms and terms.device) or device_of(program.device)
         self._terms, self._schedule = terms, schedule
         self.in_half = any(value.dtype == torch.float16 for value in program.values)

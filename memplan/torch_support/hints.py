@@ -42,6 +42,12 @@ SPARSE = (
     "indices and values as inputs or buffers, and multiply by index_select and index_add: "
     "torch.zeros(rows, width).index_add(0, row, value[:, None] * x.index_select(0, column))"
 )
+PACKED = (
+    "repacks the weight for inference, which this CPU has instructions for (AVX512-BF16): layers before it "
+    "get no gradient any more, in eager PyTorch either. Before evaluating, set support_avx512bf16_for_cpu = "
+    "False on every bitsandbytes.nn.Linear4bit"
+)
+"""The reason for a refusal of a 4-bit layer in eval mode, and the way out."""
 NESTED = "nested tensors can't be traced: pad instead, and mask the loss"
 
 NO_FAKE_KERNEL = "has no kernel for fake tensors, by which a trace knows the shapes of its results"

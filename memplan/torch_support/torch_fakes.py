@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cache
 from itertools import islice
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -55,6 +56,23 @@ def device_of_fake(tensor: FakeTensor) -> torch.device:
 
 
 _META = torch.device("meta")
+
+
+@cache
+def fake_kind(kind: type[Tensor]) -> type[Tensor]:
+    """Return the class of a fake tensor that is an instance of this class too, by its name.
+
+    Its `to` is PyTorch's: a class's own may make new tensors of the class, which no fake tensor can become.
+    """
+    bases: Any = (kind, FakeTensor)
+    return type(kind.__name__, bases, {"__module__": kind.__module__, "to": Tensor.to})
+
+
+@cache
+def names_of_fakes() -> frozenset[str]:
+    """Return the attributes that PyTorch itself gives every fake tensor."""
+    return frozenset(vars(FakeTensorMode().from_tensor(torch.empty(0))))
+
 
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Logger to which the tracer reports an operation that it cannot trace."""

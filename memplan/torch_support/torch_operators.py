@@ -185,5 +185,19 @@ def composite(operator: Any) -> Callable[..., Any]:
     return partial(operator._op_dk, key)
 
 
+def kernel_made_of_others(operator: Any, device: str) -> Callable[..., Any] | None:
+    """Return the kernel that an operator has for all devices, written by other operators.
+
+    Returns None if it has one for this type of device alone, or no such kernel.
+    """
+    key, every = torch._C._dispatch_key_for_device(device), "CompositeExplicitAutograd"
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has(operator.name(), key) or not has(operator.name(), every):
+        return None
+    kernel: Any = torch.library.get_kernel(operator, key)
+    keys: Any = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return partial(kernel.call_boxed, keys)
+
+
 CAST: Any = torch.ops.aten._to_copy.default
 """The operator that `to` calls for another dtype or device."""

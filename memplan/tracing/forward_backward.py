@@ -13,6 +13,7 @@ from ..devices.sharded.gathered import gathered
 from ..devices.sharded.local_tensors import around
 from ..graphs.errors import InputError
 from ..guards.values_used import BUFFERS, INPUTS, is_real
+from ..model.attached import attached_places
 from ..model.iteration import Iteration, differentiated, forward, with_tensors
 from ..program.handover import handover, ordered
 from ..program.outputs import Output
@@ -66,6 +67,8 @@ class ForwardBackward:
         """
         self.iteration = iteration
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
+        attached = attached_places(iteration.module)
+        self.registered = {name: tensor for name, tensor in buffers.items() if name not in attached}
         self.given = (*parameters.values(), *buffers.values(), *inputs.values())
         self.given_by_name = given
         trained = parameters.items() if iteration.trains else ()
@@ -104,7 +107,7 @@ class ForwardBackward:
 
     def _state(self) -> dict[str, Tensor]:
         parameters, buffers, _inputs = self.given_by_name
-        reals, named = {**parameters, **buffers}, {**self.parameters, **self.buffers}
+        reals, named = {**parameters, **buffers}, {**self.parameters, **self.registered}
         return {f"module.{name}": self._whole(name, tensor, reals[name]) for name, tensor in named.items()}
 
     def _whole(self, name: str, tensor: Tensor, real: Tensor) -> Tensor:
@@ -121,7 +124,7 @@ class ForwardBackward:
                 Holder(self.iteration.module), state, (self._run,)
             )
         if self.recorder is not None:
-            changed = [state[f"module.{name}"] for name in self.buffers]
+            changed = [state[f"module.{name}"] for name in self.registered]
             number = self.recorder.calls.numbers.get
             self.expected = result_of(lambda tensor: number(id(tensor)), *self._returned, changed)
         self.replaced.check()
@@ -141,7 +144,7 @@ class ForwardBackward:
                 kept.append(_apart(gradient, taken))
             taken.append(_span(kept[-1]))
         with torch.no_grad():
-            for name, buffer in self.buffers.items():
+            for name, buffer in self.registered.items():
                 new = state[f"module.{name}"]
                 if new.shape != buffer.shape:
                     raise TraceError(
@@ -164,7 +167,7 @@ class ForwardBackward:
             iteration=self.iteration,
             calls=self.recorder.calls,
             parameters=self.parameters,
-            buffers=self.buffers,
+            buffers=self.registered,
             inputs=self.inputs,
             expected=self.expected,
             first_guess=self.recorder.guess,

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..devices.absent_gpu.devices import is_absent_gpu, on_absent_gpu
+from ..devices.calls.composite import operators_taken_apart
 from ..devices.sharded.local_tensors import local_tensor
 from ..devices.storage.offloaded import hold_of
 from ..graphs.undisturbed import undisturbed
@@ -33,13 +34,20 @@ from ..guards.reads.forbidden import drawing
 from ..guards.reads.reads import Reads
 from ..guards.reads.recorder import Recording
 from ..guards.values_used import ValuesUsed
+from ..model.attached import attributes, named_buffers
 from ..model.iteration import Iteration, tensors_in, with_tensors
 from ..program.outputs import Output
 from ..torch_support.below_autograd import autocast_cache
 from ..torch_support.reach import Path
-from ..torch_support.torch_fakes import FakeTensor, FakeTensorMode, addresses_refused, dynamo_is_imported
+from ..torch_support.torch_fakes import (
+    FakeTensor,
+    FakeTensorMode,
+    addresses_refused,
+    dynamo_is_imported,
+    fake_kind,
+)
 from ..torch_support.torch_make_fx import make_fx
-from ..torch_support.torch_tensors import memory_of, version_of
+from ..torch_support.torch_tensors import attributes_of, memory_of, version_of
 from ..torch_support.unsupported import TraceError, first_line
 from .api_calls import Question
 from .forward_backward import ForwardBackward, Results
@@ -128,7 +136,7 @@ def joint_graph(
             for name, real in reals.items()
         )
         recording.stand_ins.put(own_tensors, groups[2].items())
-        with captured, generators, autocast_cache(caches):
+        with captured, generators, operators_taken_apart(), autocast_cache(caches):
             before = runs[0].values if runs else None
             run = ForwardBackward(inside, *groups, given=given, way=way, deciding=deciding, before=before)
             runs[:] = [run]
@@ -313,7 +321,7 @@ def _tracing(mode: FakeTensorMode, way: TracePath) -> Generator[None]:
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Return parameters, buffers and inputs by name, each tensor once."""
     module = iteration.module
-    return dict(module.named_parameters()), dict(module.named_buffers()), tensors_in(iteration.inputs)
+    return dict(module.named_parameters()), named_buffers(module), tensors_in(iteration.inputs)
 
 
 def _distinct(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
@@ -353,9 +361,24 @@ def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     if hold is None:
         made = mode.from_tensor(local, static_shapes=True)
         if local is tensor:
-            return made
+            return _like(tensor, made)
     else:
         form = hold.form
         with mode:
             made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
-    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+    made = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+    return _like(tensor, made)
+
+
+def _like(tensor: Tensor, made: Tensor) -> Tensor:
+    """Give the fake of a parameter what the parameter carries: its class, and its attributes.
+
+    Tensors among the attributes stay real: calls on them are made on their fakes (given.py).
+    """
+    if isinstance(tensor, nn.Parameter) and local_tensor(tensor) is tensor:
+        hold = hold_of(tensor)
+        kind = type(tensor) if hold is None else hold.kind
+        attributes_of(made).update(attributes(tensor))
+        if kind is not nn.Parameter:
+            made.__class__ = fake_kind(kind)
+    return made

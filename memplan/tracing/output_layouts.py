@@ -18,6 +18,7 @@ from torch import Tensor
 from ..devices.calls.randomness import generators_kept, note_drawing, save_generator
 from ..devices.measuring.synthetic_inputs import SyntheticInputs
 from ..graphs.errors import OutOfMemoryError
+from ..model.attached import named_buffers
 from ..model.iteration import Iteration, tensors_in
 from ..program.names import full_name
 from ..program.program import Operation, Program
@@ -70,7 +71,7 @@ def trace_real_layouts(
 
 def residents(program: Program, iteration: Iteration) -> dict[int, Tensor]:
     """Return the tensors of buffers, inputs and constants, by value."""
-    buffers, inputs = dict(iteration.module.named_buffers()), tensors_in(iteration.inputs)
+    buffers, inputs = named_buffers(iteration.module), tensors_in(iteration.inputs)
     found = {value: buffers[name] for name, value in program.buffers.items()}
     found |= {value: inputs[name] for name, value in program.inputs.items()}
     return found | dict(program.constants)

@@ -2,6 +2,9 @@
 
 A trace knows them by their memory. What such a line computes is written into the memory that is there, so
 that the values go on from iteration to iteration as they do in eager PyTorch.
+
+A frozen tensor that forward converts to another dtype stays converted: eager's first iteration does that, no
+later one. It is converted before the trace, which then starts as the second iteration does.
 """
 
 from __future__ import annotations
@@ -10,15 +13,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..guards.captured import users_line
+from ..torch_support.hints import PACKED
 from ..torch_support.torch_tensors import memory_of
 from ..torch_support.unsupported import TraceError
 
 _T: Any = Tensor
 _SETS_DATA = _T.data.__set__
+_OF_BITSANDBYTES = "of bitsandbytes: "
+_CONVERT = {_T.to, _T.type, _T.half, _T.bfloat16, _T.float, _T.double}
+
+
+class ConvertedError(TraceError):
+    """Error of a frozen parameter or buffer that forward converts to another dtype, once and for all."""
+
+    def __init__(self, name: str, dtype: torch.dtype) -> None:
+        super().__init__(f"forward converts {name} to {dtype}")
+        self.name, self.dtype = name, dtype
 
 
 class Replaced(TorchFunctionMode):
@@ -32,11 +46,15 @@ class Replaced(TorchFunctionMode):
         self._names = {id(tensor): name for name, tensor in named.items()}
         self._named = named
         self._memories = {name: memory_of(tensor) for name, tensor in named.items()}
+        self._converted: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == _SETS_DATA and id(args[0]) in self._names:
             return self._write(*args)
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        if func in _CONVERT and made.dtype != args[0].dtype:
+            self._converted.append((made, args[0]))
+        return made
 
     def check(self) -> None:
         """Raise TraceError if a tensor lies in other memory after all (`set_`, a setter in C++)."""
@@ -49,6 +67,11 @@ class Replaced(TorchFunctionMode):
     def _write(self, tensor: Tensor, new: Tensor) -> None:
         if _layout(tensor) == _layout(new):
             return
+        for made, source in self._converted:
+            if made is new and _layout(source) == _layout(tensor) and not tensor.requires_grad:
+                raise ConvertedError(self._names[id(tensor)], new.dtype)
+        if tensor.shape != new.shape and (place := users_line()).endswith(_OF_BITSANDBYTES):
+            raise TraceError(f"{place}{PACKED}")
         if tensor.shape != new.shape or tensor.dtype != new.dtype or tensor.device != new.device:
             raise TraceError(
                 f"{users_line()}forward gives {self._names[id(tensor)]} the form {new.dtype} "
@@ -61,3 +84,10 @@ class Replaced(TorchFunctionMode):
 
 def _layout(tensor: Tensor) -> tuple[object, ...]:
     return memory_of(tensor), tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def convert(module: nn.Module, error: ConvertedError) -> None:
+    """Convert a tensor of the module as its first forward does."""
+    owner, _dot, own = error.name.rpartition(".")
+    tensor = getattr(module.get_submodule(owner), own)
+    tensor.data = tensor.data.to(error.dtype)

@@ -44,6 +44,7 @@ from .layouts import Forms
 from .lowering import lower
 from .order_of_gathers import put_in_place
 from .repeated import by_some_layers
+from .replaced import ConvertedError, convert
 from .ways import WAYS, TracePath, UnkeptError, UnrepeatedError
 
 _succeeded: WeakKeyDictionary[nn.Module, tuple[TracePath, set[str]]] = WeakKeyDictionary()
@@ -109,6 +110,9 @@ def _attempt(
         known, calls = len(deciding), count()
         try:
             return _trace(iteration, forms, way, calls, deciding)
+        except ConvertedError as error:
+            convert(iteration.module, error)
+            return _attempt(iteration, forms, way, deciding, failed)
         except Exception as error:
             goes_on = asks_for_values(error) or isinstance(error, UnkeptError | UnrepeatedError | StateError)
             if way == WAYS[0] and not goes_on:

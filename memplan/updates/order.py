@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from ..graphs.errors import InputError, MismatchError
+from ..model.attached import named_buffers
 from ..model.iteration import Iteration
 from ..program.program import Operation, Program
 from ..torch_support.reach import spelled
@@ -71,7 +72,7 @@ def _check_constants(program: Program, iteration: Iteration) -> None:
     changed = {x for one in program.operations for x in one.mutates}
     named = {**program.parameters, **program.buffers}
     module = iteration.module
-    there = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    there = {**dict(module.named_parameters()), **named_buffers(module)}
     memories = {
         memory_of(there[name]): name
         for name, value in named.items()

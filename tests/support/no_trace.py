@@ -97,6 +97,14 @@ def is_moved(before: Any, after: Any) -> bool:
     return both and (*before[:2], *before[3:]) == (*after[:2], *after[3:])
 
 
+def is_converted(before: Any, after: Any) -> bool:
+    """Whether a frozen tensor has another dtype, as the module's first forward gives it."""
+    if not (isinstance(before, tuple) and isinstance(after, tuple) and before[0] == after[0]):
+        return False
+    (shape, _strides, dtype, trained), now = before[1], after[1]
+    return now[0] == shape and now[2] != dtype and not (trained or now[3])
+
+
 def is_spread(before: Any, after: Any) -> bool:
     """Whether a DTensor is where a tensor was: whose values are compared where it is trained."""
     return isinstance(before, tuple) and isinstance(after, int)
@@ -130,7 +138,9 @@ def watched(function: Any, position: int) -> Any:
             changed = [
                 name
                 for name in differences(before, after)
-                if name not in before or name not in after or not may(before[name], after[name])
+                if name not in before
+                or name not in after
+                or not (may(before[name], after[name]) or is_converted(before[name], after[name]))
             ]
             assert not changed, f"planning has changed {', '.join(changed)}"
 

@@ -157,14 +157,6 @@ def test_tensors_that_wrap_others_may_come_and_go_in_forward() -> None:
     trained_alike(adapted(Coded(16, 32)), torch.randn(64, 16))
 
 
-def test_weights_of_bitsandbytes_are_refused_in_one_line() -> None:
-    kind: Any = type("Params4bit", (nn.Parameter,), {"__module__": "bitsandbytes.nn.modules"})
-    base = nn.Linear(16, 32, bias=False)
-    base.weight = kind(base.weight.data, requires_grad=False)
-    with pytest.raises(memplan.InputError, match=r"1.weight is a Params4bit of bitsandbytes, whose scales"):
-        trained_alike(adapted(base), torch.randn(64, 16))
-
-
 def quantised(name: str) -> nn.Module:
     """By torchao, unwrapped."""
     torchao: Any = pytest.importorskip("torchao.quantization")

@@ -14,6 +14,7 @@ from torch import Tensor
 from ...guards.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState
 from ...guards.unchanged import Before, changed_by, changing, copies, unchanged
 from ...model.accumulated import SUM, accumulated
+from ...model.attached import named_buffers
 from ...model.iteration import Iteration, Scaled, scale_of, unscaled
 from ...program.program import Program
 from ...runtime.run.recovery import noted_as_undone
@@ -393,7 +394,7 @@ def everything(
     norms = [outcome.grad_norm for outcome in outcomes if outcome.grad_norm is not None]
     named |= {"loss": last.loss, "the norm of the gradients": norms[-1] if norms else None}
     losses = {name: tensor for name, tensor in named.items() if tensor is not None}
-    there = dict(iteration.module.named_buffers())
+    there = named_buffers(iteration.module)
     buffers = {name: there[name].clone() for name in program.buffers}
     parameters = dict(iteration.module.named_parameters())
     of_forward = {name: parameters[name] for name in (*changed_by(program), *changed) if name in parameters}

@@ -8,6 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from ...devices.sharded.local_tensors import planned_local
+from ...model.attached import attached_places, read_attached
 from ...program.program import Program
 from ...updates.state import OptimizerState
 
@@ -17,7 +18,8 @@ Owner = Callable[[], Tensor]
 class Owners:
     """The tensors with which an iteration starts.
 
-    places: by the name of each of the module's tensors its submodule and attribute.
+    places: by the name of each of the module's registered tensors its submodule and attribute.
+    attached: by name where the tensors are that parameters hold as attributes.
     constants: of the trace, by value.
     optimizer: its states, None if nothing is updated.
     local: of weights that are DTensors a plan moves the local tensors.
@@ -28,14 +30,20 @@ class Owners:
     ) -> None:
         self._local = local
         self._program, self._optimizer = program, optimizer
-        self.places = {name: _place(module, name) for name in (*program.parameters, *program.buffers)}
+        attached = attached_places(module)
+        named = (*program.parameters, *program.buffers)
+        self.places = {name: _place(module, name) for name in named if name not in attached}
+        self.attached = {name: attached[name] for name in program.buffers if name in attached}
         self.constants = _apart(program.constants)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
-        return {name: getattr(module, attribute) for name, (module, attribute) in self.places.items()}
+        own = {name: getattr(module, attribute) for name, (module, attribute) in self.places.items()}
+        return own | read_attached(self.attached) if self.attached else own
 
     def _tensor(self, name: str) -> Tensor:
+        if name in self.attached:
+            return read_attached({name: self.attached[name]})[name]
         tensor = getattr(*self.places[name])
         return planned_local(tensor) if self._local else tensor
 

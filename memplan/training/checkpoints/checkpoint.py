@@ -29,6 +29,8 @@ from torch import Tensor, nn
 
 from ...graphs.errors import InputError, MemplanError, MismatchError
 from ...graphs.files.documents import regular_size
+from ...guards.holders import Holders
+from ...model.attached import attached_places, read_attached
 from ...torch_support.interrupts import deferred_signals
 from ...torch_support.torch_trees import tree_map_only
 from ...torch_support.unsupported import warn_user
@@ -163,6 +165,7 @@ def _content(
         "format": FORMAT,
         "tied": {name: same for name, same in tied.items() if name != same},
         "others": others,
+        "holders": _holders(module),
         "optimizer": rows,
         "extra": {name: _state(part) for name, part in extra.items()},
     }
@@ -221,6 +224,7 @@ def _prepared(
     saved = _read(place, holding)
     tensors, _others = _model(module)
     _check_tensors(place, tensors, saved.values)
+    _check_holders(place, module, saved.rest.get("holders", {}))
     replace_states = prepare_states(place, optimizer, saved.rest["optimizer"], saved.states, holding)
     if missing := [name for name in parts if name not in saved.rest["extra"]]:
         raise MismatchError(f"{place}: nothing was saved as extra {missing[0]!r}")
@@ -247,16 +251,41 @@ def _prepared(
 
 
 def _model(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the entries of `state_dict`: parameters and buffers themselves, then other values."""
-    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    """Return the entries of `state_dict`: parameters, buffers and attached tensors themselves, then other
+    values.
+
+    An attached tensor that is no entry itself has its own name. What a module with such tensors makes only to
+    save it (bitsandbytes' packed numbers) follows from them and from what `_check_holders` compares.
+    """
+    places = attached_places(module)
+    attached = read_attached(places)
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *attached.values())}
+    holders = {id(place.module) for place in places.values()}
+    made_by = tuple(f"{path}.".lstrip(".") for path, part in module.named_modules() if id(part) in holders)
     found = module.state_dict(keep_vars=True)
-    tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
-    for name, tensor in tensors.items():
-        if id(tensor) not in own:
+    others = {name: other for name, other in found.items() if not isinstance(other, Tensor)}
+    tensors = {name: found[name] for name in found.keys() - others.keys()}
+    for name in sorted(name for name, tensor in tensors.items() if id(tensor) not in own):
+        if not name.startswith(made_by):
             raise InputError(
                 f"{name} in state_dict() is no parameter or buffer of the module: save it by hand"
             )
-    return tensors, {name: other for name, other in found.items() if name not in tensors}
+        del tensors[name]
+    there = set(map(id, tensors.values()))
+    tensors |= {name: tensor for name, tensor in attached.items() if id(tensor) not in there}
+    return {name: tensors[name] for name in (*found, *attached) if name in tensors}, others
+
+
+def _check_holders(place: Path, module: nn.Module, saved: Mapping[str, str]) -> None:
+    """Raise MismatchError if quantised weights are of another kind, or in blocks of another size."""
+    own = _holders(module)
+    if own != saved:
+        name = min(name for name in own.keys() | saved.keys() if own.get(name) != saved.get(name))
+        raise MismatchError(f"{place}: {name} has {saved.get(name)}, and in the module {own.get(name)}")
+
+
+def _holders(module: nn.Module) -> dict[str, str]:
+    return {name: str(row) for name, row in Holders(attached_places(module)).plan.items()}
 
 
 def _check_tensors(place: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

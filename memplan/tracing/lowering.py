@@ -24,6 +24,7 @@ from ..torch_support.unsupported import TraceError
 from .generators import GENERATOR
 from .joint import Joint
 from .layers import MARK, Mark
+from .pieces import IN_PLACE
 
 
 def lower(joint: Joint) -> Program:
@@ -131,7 +132,8 @@ class _Lowering:
     def _operation(self, node: Any, results: list[Any], several: bool) -> None:
         mark: Mark = node.meta.get(MARK) or Mark(None, False)
         changes = _changes_in_place(node)
-        phase = Phase.UPDATE if changes else Phase.BACKWARD if mark.backward else Phase.FORWARD
+        updates = changes and IN_PLACE not in node.meta
+        phase = Phase.UPDATE if updates else Phase.BACKWARD if mark.backward else Phase.FORWARD
         name = self.names.unique(operation_name(node.target, mark.layer, phase))
         kind = Kind.GRADIENT if mark.backward else Kind.ACTIVATION
         writes = tuple(
@@ -237,6 +239,8 @@ def _needed_nodes(graph: fx.Graph) -> list[fx.Node]:
     needed: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         is_root = node.op in ("placeholder", "output") or _changes_in_place(node) or _draws_numbers(node)
+        if IN_PLACE in node.meta:  # nobody reads the result, but later readers of the buffer do
+            is_root = node.meta[IN_PLACE] in needed
         if is_root or node in needed:
             needed.add(node)
             needed.update(node.all_input_nodes)
@@ -244,7 +248,7 @@ def _needed_nodes(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _changes_in_place(node: fx.Node) -> bool:
-    return node.target is torch.ops.aten.copy_.default
+    return node.target is torch.ops.aten.copy_.default or IN_PLACE in node.meta
 
 
 def _draws_numbers(node: fx.Node) -> bool:

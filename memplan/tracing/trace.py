@@ -43,6 +43,7 @@ from .joint import forward_calls, joint_graph
 from .layouts import Forms
 from .lowering import lower
 from .order_of_gathers import put_in_place
+from .pieces import rewrite_pieces
 from .repeated import by_some_layers
 from .replaced import ConvertedError, convert
 from .ways import WAYS, TracePath, UnkeptError, UnrepeatedError
@@ -160,6 +161,7 @@ def _trace(
         fuse_dropout_masks(joint.graph.graph)
         drop_copies(joint.graph.graph)
         replace_scatters(joint.graph.graph)
+        rewrite_pieces(joint.graph.graph)
         join_waits(joint.graph.graph, iteration.peers)
         if iteration.gathers:
             put_in_place(joint.graph.graph, joint.parameters)

@@ -47,7 +47,7 @@ def test_every_program_is_well_formed(name):
         assert there.issuperset(operation.mutates)
         changed = {program.storages[storage].kind for storage in operation.mutates}
         assert (operation.phase == Phase.UPDATE) == bool(changed & {Kind.BUFFER, Kind.PARAMETER})
-        assert operation.phase == Phase.UPDATE or changed <= {Kind.PARAMETER_GRADIENT}
+        assert operation.phase == Phase.UPDATE or changed <= {Kind.GRADIENT, Kind.PARAMETER_GRADIENT}
         there.update(operation.writes)
     assert there == set(range(len(program.storages)))
     for value, call in program.views.items():

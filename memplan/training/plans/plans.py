@@ -6,23 +6,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
 
 from ...graphs.errors import MismatchError
 from ...model.iteration import Inputs, Iteration
 from ...steps.execute import PlannedStep
-from ...steps.inputs import OtherModeError, OtherShapeError, OtherValuesError
+from ...steps.inputs import OtherModeError, OtherShapeError, OtherValuesError, UsedValuesError
 from ...torch_support.interrupts import deferred_signals, open_to_signals
 from ...torch_support.torch_fakes import fake_results_forgotten
 from ...torch_support.unsupported import warn_user
 from .agreement import Agreement, Found, SharedCall
 from .buckets import Buckets
 from .trace_watch import TraceWatch
+from .value_plans import ValuePlans
 
 
 class Plans:
     """The plans of a step, most recently used first.
 
     steps: one for each shape seen so far, at most `most`.
+    by_values: of those that were made for other values alone.
     plan: makes a plan; it needs no values of the weights, which stay in their memories.
     giving_up: context in which a plan has given up its memory for another that replaces it.
     buckets: the lengths that batches are padded to, None for no padding.
@@ -38,7 +41,7 @@ class Plans:
     ) -> None:
         self.steps: list[PlannedStep] = []
         self._said: set[str] = set()
-        self._watch = TraceWatch()
+        self._watch, self.by_values = TraceWatch(), ValuePlans()
         self._plan, self._giving_up, self._most, self._buckets = plan, giving_up, most, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
         ranks, shards = iteration.ranks, iteration.shards
@@ -55,14 +58,15 @@ class Plans:
         return made
 
     def serving(
-        self, inputs: Inputs, before_new: Callable[[Inputs], None] = lambda _inputs: None
+        self, inputs: Inputs, before_new: Callable[[Inputs, OtherShapeError | None], None] | None = None
     ) -> tuple[PlannedStep, Inputs]:
         """Return the step for the inputs' shape, or for their padded shape, and the inputs as it takes them.
 
         A missing one is made. If the limit is reached, a step for a longer bucket is used; if there is none,
         the step that was used least recently goes. Raises MismatchError and others, as `check` does.
 
-        before_new: called before a step is made, which it may refuse.
+        before_new: called before a step is made, which it may refuse, with the reason why another is needed;
+            it warns of values that are others in every batch.
         """
         if self._agreement is not None:
             found = self._agreement.find(self.steps, self._buckets, inputs, self._find)
@@ -74,16 +78,23 @@ class Plans:
             # At once: a signal in between would leave a list without the step.
             self.steps[:] = [step, *(other for other in self.steps if other is not step)]
             self._watch.note(None)
+            self.by_values.served(step)
             return step, given
-        before_new(inputs)
-        if refused is not None:  # the first plan is none that is made anew
+        if before_new is not None:
+            before_new(inputs, refused)
+        used = isinstance(refused, UsedValuesError)
+        if refused is not None and not (used and before_new):  # the first plan is none that is made anew
             self._watch.note(str(refused))
         if isinstance(refused, OtherValuesError):
             self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
         if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual
             self._say("modes", f"{refused}; another plan is made")
+        begun = perf_counter()
         try:
-            return self._made(given), given
+            step = self._made(given, warn=not (used and before_new))
+            if used:
+                self.by_values.made(step, perf_counter() - begun)
+            return step, given
         except MismatchError as error:
             if differs:
                 raise MismatchError(f"{error}. {differs}") from None
@@ -102,15 +113,16 @@ class Plans:
                 try:
                     step.check(given)
                 except OtherShapeError as error:
-                    refused = refused or error
+                    # Values say more than the shapes of another plan.
+                    refused = error if refused is None or isinstance(error, UsedValuesError) else refused
                 else:
                     return Found(step, given)
         return Found(None, options[0], refused)
 
-    def _made(self, given: Inputs) -> PlannedStep:
+    def _made(self, given: Inputs, *, warn: bool) -> PlannedStep:
         """Make the step for the inputs' shape, instead of the one used least recently if there are too many.
 
-        If it can't be made, the other stays.
+        If it can't be made, the other stays. warn: say that more plans would help.
         """
         leaving = self.steps[-1] if len(self.steps) >= self._most else None
         giving_up = nullcontext() if leaving is None else self._giving_up(leaving)
@@ -118,7 +130,7 @@ class Plans:
             with open_to_signals(first_interrupt=True), fake_results_forgotten():
                 made = self._plan(self._iteration._replace(inputs=given))
             self.steps[:] = [made, *(step for step in self.steps if step is not leaving)]
-        if leaving is not None:
+        if leaving is not None and warn:
             self._say(
                 "plans",
                 f"more shapes, values or modes than max_plans={self._most}: the plan used least recently "

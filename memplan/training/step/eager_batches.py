@@ -5,6 +5,9 @@
                                                               ├── yes: eager PyTorch, with one warning
                                                               └── no: the refusal
 
+So do batches whose values, not shapes, need another plan (which rows a mask picks, lengths), once three such
+plans have taken more time than they have saved, if eager PyTorch fits the budget.
+
 While the user's profiler records, no plan can be measured: until it ends, such batches are eager PyTorch's
 whatever they take, unless plans keep tensors off the device.
 
@@ -17,7 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from functools import partial
+from math import inf
 
+from ...devices.device.device import Stamp
 from ...devices.measuring.live_bytes import ProfilerOnError, can_count, live_peak
 from ...graphs.errors import DifferenceError, InputError, MemplanError, OutOfMemoryError
 from ...graphs.graph import Graph, Kind
@@ -27,10 +32,21 @@ from ...planner.baseline import baseline
 from ...profiling.compare.eager import run_eager
 from ...profiling.compare.peaks import resident_bytes
 from ...steps.execute import IterationResult, PlannedStep
+from ...steps.inputs import UsedValuesError
 from ...torch_support.unsupported import TraceError, warn_user
+from ..plans.plans import Plans
+from ..plans.value_plans import ENOUGH
 from .retry import Around
 
-REASONS = (TraceError, DifferenceError, InputError, OutOfMemoryError)
+_TIMES = 8
+"""Times of batches that may wait to be read."""
+
+
+class UnrepeatedValuesError(MemplanError):
+    """Error of a batch whose plan would be used once, and take longer than eager PyTorch's iteration."""
+
+
+REASONS = (TraceError, DifferenceError, InputError, OutOfMemoryError, UnrepeatedValuesError)
 """Errors after which eager PyTorch can run the batch: not those of batches that it would not take either."""
 
 
@@ -45,14 +61,43 @@ class EagerBatches:
         several = iteration.updates is not None and iteration.accumulate > 1  # the sums are the plans'
         self._possible = iteration.trains and iteration.alone and not several
         self._forms: dict[Hashable, str] = {}
-        self._said = self._said_profiled = False
-        self._unmeasured: set[Hashable] = set()
+        self._said = self._said_profiled = self._said_values = False
+        self._known, self._unmeasured = set[Hashable](), set[Hashable]()
+        self._times: list[tuple[Stamp, Stamp]] = []
+        self._seconds = inf
         self._exceeded = False
 
     def check_new(self, inputs: Inputs) -> None:
         """Raise TraceError if no plan could be made for a batch of this form."""
         if self._forms and (why := self._forms.get(_form(inputs))) is not None:
             raise TraceError(why)
+
+    def check_values(self, inputs: Inputs, refused: UsedValuesError, plans: Plans, planned: float) -> None:
+        """Raise UnrepeatedValuesError if another plan by values would not pay, and eager PyTorch fits.
+
+        refused: names the values. planned: seconds of an iteration by a plan.
+        """
+        if plans.by_values.count < ENOUGH:
+            return
+        if not self._exceeded and self._possible and any(_fits(step, inputs) for step in plans.steps):
+            saved = 0.0 if self.seconds == inf else self.seconds - planned
+            if not plans.by_values.pays(saved):
+                raise UnrepeatedValuesError(f"{refused}: {plans.by_values}")
+        elif not self._said_values:
+            self._said_values = True
+            why = "does not fit the budget" if self._possible else "can't run a batch among planned ones here"
+            warn_user(
+                f"{refused}: {plans.by_values}, and eager PyTorch {why}. Plan the module "
+                "before that line (memplan.optimize_module), or give a budget that holds all activations"
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Return the least seconds that a batch has taken so far; ∞ before any is timed."""
+        passed = [times for times in self._times if times[1].query()]
+        self._times = [times for times in self._times if times not in passed]
+        self._seconds = min([self._seconds, *(begun.elapsed_time(end) / 1000 for begun, end in passed)])
+        return self._seconds
 
     def take(self, inputs: Inputs, error: MemplanError, steps: Iterable[PlannedStep]) -> None:
         """Take over a batch for which no plan can be made. Raises the error if it may not fit.
@@ -69,9 +114,11 @@ class EagerBatches:
             return
         if self._exceeded or not (self._possible and any(_fits(step, inputs) for step in steps)):
             raise error
-        if (form := _form(inputs)) not in self._forms:
-            self._forms[form] = str(error)
+        if (form := _form(inputs)) not in self._known:
+            self._known.add(form)
             self._unmeasured.add(form)
+        if not isinstance(error, UnrepeatedValuesError):  # other values may have a plan
+            self._forms.setdefault(form, str(error))
         if not self._said:
             self._said = True
             warn_user(f"{error}; batches like this one run as eager PyTorch runs them, which fits the budget")
@@ -88,7 +135,9 @@ class EagerBatches:
             outcome = measured.result
             self._weigh(resident_bytes(plan.program) + measured.peak_bytes, plan, around)
         else:
+            begun = plan.device.stamp()
             outcome = run()
+            self._times = [*self._times[-_TIMES:], (begun, plan.device.stamp())]
         left = outcome.gradients  # those of updates are used up
         if self._iteration.updates is not None:
             left = {name: gradient for name, gradient in left.items() if name in plan.program.gradients}

@@ -26,6 +26,7 @@ from ...planner.card import Card, Entry
 from ...profiling.compare.batch import train_eagerly
 from ...solvers.problem import InfeasibleError
 from ...steps.execute import IterationResult, PlannedStep
+from ...steps.inputs import OtherShapeError, UsedValuesError
 from ...torch_support.interrupts import deferred_signals, open_to_signals
 from ...torch_support.unsupported import warn_user
 from ...updates.averaged import averages
@@ -143,10 +144,20 @@ class Executor:
     def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:
         """Return the plan for the inputs, None for eager PyTorch, and the inputs as it takes them."""
         try:
-            return self.plans.serving(inputs, self._eager.check_new)
+            return self.plans.serving(inputs, self._check_new)
         except REASONS as error:
             self._eager.take(inputs, error, self.plans.steps)
             return None, inputs
+
+    def _check_new(self, inputs: Inputs, refused: OtherShapeError | None) -> None:
+        """Raise an error if no plan is to be made for a batch, which eager PyTorch may run.
+
+        refused: why other plans do not take it.
+        """
+        self._eager.check_new(inputs)
+        if isinstance(refused, UsedValuesError):
+            times = [plan.time or plan.predicted_time for plan in self.report().plans]
+            self._eager.check_values(inputs, refused, self.plans, min(times))
 
     def _run(self, plan: PlannedStep | None, inputs: Inputs) -> Tensor:
         """Run one iteration and return its loss.

@@ -17,6 +17,7 @@ from .result import SizeResult
 from .sizing import Sizes
 from .subject import Subject
 from .tables import (
+    at_once_table,
     batch_table,
     batch_words,
     between,
@@ -75,24 +76,41 @@ def answer_of(sizes: Sizes, *, page: bool = True) -> Answer:
 
     page: whether there will be one.
     """
-    subject, results, several = sizes
-    if several:
-        return _several(results, subject, page=page)
+    subject, results = sizes.subject, sizes.results
+    if sizes.several:
+        return _several(sizes, page=page)
     (found,) = results
     table = _batch_section(found, found.preset.gpu.name)
     return Answer(line_of(found), list(_facts(found, subject)), table, list(_summary(found)), _details(found))
 
 
-def _several(results: list[SizeResult], subject: Subject, *, page: bool) -> Answer:
+def _several(sizes: Sizes, *, page: bool) -> Answer:
+    results = sizes.results
     best = cheapest(results)
+    priced = any(one.price is not None for one in results)
+    table = gpu_table(results, "All GPUs", "no plan, largest, train with: batches.", priced=priced)
+    first = [Section(at_once_table(sizes.at_once))] if sizes.at_once else []
     return Answer(
         line="",
-        facts=[*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)],
-        table=Section(gpu_table(results, "All GPUs", "no plan, largest, train with: batches.")),
+        facts=several_facts(sizes.subject),
+        table=Section(table, answer=unfinished(sizes)),
         summary=[("most samples for the price", best.preset.name)] if best else [],
         details=[],
-        page=[_batch_section(found, found.preset.name) for found in results] if page else [],
+        page=[*first, *(_batch_section(found, found.preset.name) for found in results)] if page else [],
     )
+
+
+def several_facts(subject: Subject) -> list[Row]:
+    """Return what was asked of several GPUs."""
+    return [*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)]
+
+
+def unfinished(sizes: Sizes) -> str:
+    """Return a line that names the GPUs without an answer, empty if all have theirs."""
+    if not sizes.left:
+        return ""
+    there, left = len(sizes.results), ", ".join(sizes.left)
+    return f"Interrupted: {there:,} of {there + len(sizes.left):,} GPUs were tried. Not tried: {left}."
 
 
 def cheapest(results: list[SizeResult]) -> SizeResult | None:
@@ -277,10 +295,11 @@ def _line_of_page(found: SizeResult) -> str:
     one = found.fastest
     if one is None:
         return f"It {unfit(found)}."
+    so_far = "Interrupted: this is what was found so far. " if found.interrupted else ""
     plan = "without a plan" if one.batch in found.as_it_is else "with a plan"
     times = between(time_span(one.seconds or 0.0), duration)
     rate = rate_words(found, found.rate(one))
-    return f"It fits. Train with {batch_words(one)}, {plan}: {rate} samples/s, {times} an iteration."
+    return f"{so_far}It fits. Train with {batch_words(one)}, {plan}: {rate} samples/s, {times} an iteration."
 
 
 def _details(found: SizeResult) -> list[Section]:

@@ -17,14 +17,18 @@ from .trial import BatchTrial
 
 def document_of(sizes: Sizes) -> dict[str, Any]:
     """Return the results on one GPU, on ranks, or on several GPUs."""
-    subject, results, several = sizes
-    if not several:
+    subject, results = sizes.subject, sizes.results
+    if not sizes.several:
         return _result(results[0], subject)
     best = cheapest(results)
     return {
         "most_samples_for_the_price": best and best.preset.name,
         "gpus": [_result(found, subject) for found in results],
+        "without_a_plan": [
+            {"machine": one.preset.name, "ways": [way._asdict() for way in one.ways]} for one in sizes.at_once
+        ],
         "interrupted": any(found.interrupted for found in results),
+        "not_tried": [*sizes.left],
     }
 
 

@@ -35,6 +35,7 @@ from .policies import Policies
 from .question import Question, Room
 from .result import FASTER, CurvePoint, SizeResult
 from .trial import (
+    STARTS,
     TOLERANCE,
     BatchTrial,
     Known,
@@ -48,8 +49,6 @@ from .trial import (
     unsolved,
 )
 
-_STARTS = (1, 2, 4, 8)
-"""Batches at which the search for the largest may start: batch normalisation, say, takes no single sample."""
 _REACH = (1.0, 0.85, 0.6)
 """Shares of the largest batch whose minimum memory fits, which are tried first."""
 _SLOW = 0.85
@@ -146,7 +145,7 @@ class SizeSearch:
         Of micro-batches of one update the model need not have the smallest. Raises MemplanError, that of the
         first try.
         """
-        starts = _STARTS if wanted is None else wanted if self.one_update else [min(wanted)]
+        starts = STARTS if wanted is None else wanted if self.one_update else [min(wanted)]
         refusals: list[MemplanError] = []
         for batch in starts:
             try:

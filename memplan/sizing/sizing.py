@@ -1,14 +1,21 @@
-"""Will it fit: the search on each of several GPUs by itself, or on equal ranks of sharded training."""
+"""Will it fit: the search on each of several GPUs by itself, or on equal ranks of sharded training.
+
+Several GPUs have an answer in two stages: what fits without a plan, at once, then the plans, GPU by GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import NamedTuple
 
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import Preset
 from ..solvers.registry.catalogue import DEFAULT_SOLVER
+from .at_once import AtOnce, AtOnceSearch
 from .estimate_range import Span
 from .loops import Loops
 from .question import QUICK, QUICK_OF_RANKS, QUICK_OF_SEVERAL, Question, Room
@@ -17,71 +24,142 @@ from .search import SizeSearch
 from .subject import Subject
 from .trial import Known
 
+ASKED_FIRST = ("rtx3060", "rtx4060-ti-16gb", "rtx3090", "rtx4090", "rtx5090", "t4", "l4", "a100", "h100")
+"""GPUs whose plans come first: those that people ask for most."""
+
 
 class Sizes(NamedTuple):
     """Results on each GPU by itself, or on ranks.
 
     several: GPUs, of which some have no result after an interruption.
+    at_once: of several GPUs, what fits without a plan.
+    left: names of the GPUs without a result.
     """
 
     subject: Subject
     results: list[SizeResult]
     several: bool
+    at_once: Sequence[AtOnce] = ()
+    left: Sequence[str] = ()
 
 
-def size_model(
-    subject: Subject,
-    gpus: Sequence[tuple[Preset, Room]],
-    *,
-    rank: Machine | None = None,
-    batches: list[int] | None = None,
-    solver: str = DEFAULT_SOLVER,
-    settings: Mapping[str, str] | None = None,
-    time_limit: float | None = None,
-    prices: Mapping[str, float] | None = None,
-    report: Callable[[str], None] = lambda _line: None,
-) -> Sizes:
-    """Return per GPU which batches fit, which one to train with, and how fast.
+@dataclass
+class Sizing:
+    """The question of `plan size`: which batches fit, which one to train with, and how fast.
 
-    The GPUs with the least bytes are first: what is found for one is known to the next. After an interruption
-    the others are left out. Raises MemplanError, one line.
+    subject: the model and the loop that trains it.
+    gpus: at least one, each with the bytes to use there.
+    rank: machine of a rank, with its network, if ranks train together; each has the one GPU of `gpus`.
+    batches: those to try, of each rank; None: search.
+    solver, settings, time_limit: for each question; None: seconds by the graph's size.
+    prices: per hour, by the preset's name, in any currency.
+    report: a function that takes lines of progress; it may be replaced between two results.
 
-    Args:
-        subject: the model and the loop that trains it.
-        gpus: at least one, each with the bytes to use there.
-        rank: machine of a rank, with its network, if ranks train together; each has the one GPU of `gpus`.
-        batches: those to try, of each rank; None: search.
-        solver, settings, time_limit: for each question; None: seconds by the graph's size.
-        prices: per hour, by the preset's name, in any currency.
-        report: a function that takes lines of progress.
+    Raises InputError, one line, for ranks of several GPUs, or with micro-batches.
     """
-    loop, several = subject.loop, len(gpus) > 1
-    if rank is not None and (several or loop.accumulate > 1 or loop.total is not None):
-        raise InputError("ranks have one kind of GPU, and one micro-batch per update")
-    if loop.total is not None:
-        batches = loop.divisors()
-    quick = QUICK_OF_RANKS if rank else QUICK_OF_SEVERAL if several else QUICK
-    optimizer = None if subject.optimizer == "none" else subject.optimizer
-    peers = None if rank is None else rank.links.peers
-    # Schedules, and bytes of the loop without a plan, are shared by GPUs.
-    known, spans = Known(), dict[tuple[int, object], tuple[object, Span]]()
-    results = list[SizeResult]()
-    for preset, room in sorted(gpus, key=lambda pair: pair[1].limit):
-        loops = Loops(subject.estimates, preset, loop.steps, peers, spans)
-        machine = rank or preset.machine
-        ask = Question(solver, time_limit, settings or {}, machine, report, quick_share=quick)
-        search = SizeSearch(
-            loops=loops,
+
+    subject: Subject
+    gpus: Sequence[tuple[Preset, Room]]
+    rank: Machine | None = None
+    batches: list[int] | None = None
+    solver: str = DEFAULT_SOLVER
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    time_limit: float | None = None
+    prices: Mapping[str, float] = field(default_factory=dict[str, float])
+    report: Callable[[str], None] = lambda _line: None
+    _spans: dict[tuple[int, object], tuple[object, Span]] = field(
+        default_factory=dict[tuple[int, object], tuple[object, Span]]
+    )
+
+    def __post_init__(self) -> None:
+        loop = self.subject.loop
+        if self.rank is not None and (self.several or loop.accumulate > 1 or loop.total is not None):
+            raise InputError("ranks have one kind of GPU, and one micro-batch per update")
+        if loop.total is not None:
+            self.batches = loop.divisors()
+
+    @property
+    def several(self) -> bool:
+        return len(self.gpus) > 1
+
+    def at_once(self) -> list[AtOnce]:
+        """Return what fits each GPU without a plan, in the order of their bytes; Ctrl-C ends it early."""
+        search, found = AtOnceSearch(self._optimizer), list[AtOnce]()
+        with suppress(KeyboardInterrupt):
+            for preset, room in self._by_room:
+                self.report(f"{len(found)} of {len(self.gpus)} GPUs: what fits without a plan")
+                found.append(search.run(self._loops(preset), room, self.batches))
+        return found
+
+    def results(self) -> Iterator[SizeResult]:
+        """Yield the results, those of the GPUs in ASKED_FIRST first, else those with the least bytes.
+
+        What is found for one GPU is known to the next. After an interruption the others are left out. Raises
+        MemplanError, one line.
+        """
+        known, begin = Known(), monotonic()
+        waiting = sorted(self._by_room, key=lambda pair: pair[0].name not in ASKED_FIRST)
+        for done, (preset, room) in enumerate(waiting):
+            search = self._search(preset, room, known, self._prefix(done, monotonic() - begin))
+            found = search.run(self.batches)
+            found.price = self.prices.get(preset.name)
+            yield found
+            if found.interrupted:
+                return
+
+    def together(self, results: Sequence[SizeResult], at_once: Sequence[AtOnce] = ()) -> Sizes:
+        """Return the results, those of the GPUs with the least bytes first."""
+        names = [preset.name for preset, _room in self._by_room]
+        ordered = sorted(results, key=lambda found: names.index(found.preset.name))
+        there = {found.preset.name for found in results}
+        left = [name for name in names if name not in there]
+        return Sizes(self.subject, ordered, self.several, at_once, left)
+
+    @property
+    def _by_room(self) -> list[tuple[Preset, Room]]:
+        return sorted(self.gpus, key=lambda pair: pair[1].limit)
+
+    @property
+    def _optimizer(self) -> str | None:
+        return None if self.subject.optimizer == "none" else self.subject.optimizer
+
+    def _loops(self, preset: Preset) -> Loops:
+        peers = None if self.rank is None else self.rank.links.peers
+        # Bytes of the loop without a plan are shared by GPUs.
+        return Loops(self.subject.estimates, preset, self.subject.loop.steps, peers, self._spans)
+
+    def _search(self, preset: Preset, room: Room, known: Known, prefix: str) -> SizeSearch:
+        quick = QUICK_OF_RANKS if self.rank else QUICK_OF_SEVERAL if self.several else QUICK
+        ask = Question(
+            self.solver,
+            self.time_limit,
+            self.settings,
+            self.rank or preset.machine,
+            lambda line: self.report(prefix + line),
+            quick_share=quick,
+        )
+        return SizeSearch(
+            loops=self._loops(preset),
             ask=ask,
             room=room,
-            optimizer=optimizer,
+            optimizer=self._optimizer,
             known=known,
-            brief=several,
-            one_update=loop.total is not None,
+            brief=self.several,
+            one_update=self.subject.loop.total is not None,
         )
-        found = search.run(batches)
-        found.price = (prices or {}).get(preset.name)
-        results.append(found)
-        if found.interrupted:
-            break
-    return Sizes(subject, results, several)
+
+    def _prefix(self, done: int, seconds: float) -> str:
+        """Return what a line of progress begins with: '7 of 68 GPUs, some 3 minutes left: '."""
+        if not self.several:
+            return ""
+        count = len(self.gpus)
+        left = "" if not done else f", {minutes(seconds / done * (count - done))} left"
+        return f"{done} of {count} GPUs{left}: "
+
+
+def minutes(seconds: float) -> str:
+    """Return a time to come in words: 'less than a minute', 'some 3 minutes', 'some 2 hours'."""
+    if seconds < 60:
+        return "less than a minute"
+    number, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
+    return f"some {number:.0f} {unit}{'' if round(number) == 1 else 's'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ..comparison.tables import Column, Table, make_table
@@ -10,6 +10,7 @@ from ..graphs.units import duration, format_bytes, signed
 from ..planner.bounds import offloads
 from ..planner.simulator.simulate import Figures
 from .alternatives import Alternative
+from .at_once import AtOnce
 from .breakdown import KINDS, Breakdown, MemoryShare
 from .estimate_range import Span
 from .result import CurvePoint, SizeResult
@@ -19,6 +20,7 @@ from .words import number
 R = TypeVar("R")
 V = TypeVar("V")
 
+AT_ONCE = "Estimated without a solver. Gradient checkpointing is torch.utils.checkpoint around each layer."
 _MODULES = 12
 """Modules with a row of their own; the others share one."""
 
@@ -51,6 +53,11 @@ def rate_words(found: SizeResult, rate: float) -> str:
     """Return samples per second with three digits; on one GPU all digits of a large number."""
     if found.peers is not None:
         return number(rate, 3)
+    return three_digits(rate)
+
+
+def three_digits(rate: float) -> str:
+    """Return a rate with three digits, or all those of a large number before its point."""
     return f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
 
 
@@ -178,8 +185,26 @@ def unfit(found: SizeResult) -> str:
     return "does not fit" if proven else "does not fit by any plan found"
 
 
-def gpu_table(results: list[SizeResult], title: str, hint: str) -> Table:
-    """Return the table with a row per GPU."""
+def at_once_table(found: Sequence[AtOnce]) -> Table:
+    """Return the table of what fits each GPU without a plan, a column of batches for each way."""
+
+    def way(place: int) -> list[Column[AtOnce]]:
+        name = found[0].ways[place].name
+        return [
+            (name, lambda one: written(one.ways[place].batch, "{:,}".format)),
+            ("samples/s", lambda one: written(one.ways[place].samples_per_second, three_digits)),
+        ]
+
+    columns: list[Column[AtOnce]] = [
+        ("to use", lambda one: format_bytes(one.room.limit)),
+        *(column for place in range(len(found[0].ways)) for column in way(place)),
+        ("gpu", lambda one: one.preset.name),
+    ]
+    return make_table("without a plan: largest batch, and its speed", columns, found, AT_ONCE)
+
+
+def gpu_table(results: list[SizeResult], title: str, hint: str, *, priced: bool) -> Table:
+    """Return the table with a row per GPU. priced: with a column of samples for the price."""
 
     def batch(chosen: Callable[[SizeResult], BatchTrial | None]) -> Callable[[SizeResult], str]:
         return lambda found: written(chosen(found), _batch)
@@ -208,7 +233,7 @@ def gpu_table(results: list[SizeResult], title: str, hint: str) -> Table:
         *span_columns(span, "expected", "high"),
         ("time", fastest(lambda _found, one: duration(one.seconds or 0.0))),
         ("samples/s", fastest(lambda found, one: rate_words(found, found.rate(one)))),
-        *([("samples per 1.00", bought)] if any(one.price is not None for one in results) else []),
+        *([("samples per 1.00", bought)] if priced else []),
         ("gpu", gpu),
     ]
     return make_table(title, columns, results, hint)

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isqrt
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
@@ -44,6 +44,8 @@ _MANY = 3
 """Known schedules from which on compiled code is faster, with what it needs of the graph."""
 LARGEST = 2**20
 """Batches above are not tried: such a model needs next to no memory for a sample."""
+STARTS = (1, 2, 4, 8)
+"""Batches at which the search for the largest may start: batch normalisation, say, takes no single sample."""
 
 Solve = Callable[[Graph, int], Schedule | None]
 """A function that returns a schedule of the graph within a budget (bytes); None if none is found. Raises
@@ -123,6 +125,11 @@ class BatchTrial:
     @property
     def proven_infeasible(self) -> bool:
         return self.min_memory > self.budget
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a schedule."""
+        return self.schedule is not None
 
     @property
     def baseline_fits(self) -> bool:
@@ -271,9 +278,17 @@ def smallest_budget(
             yield best
 
 
-def largest_batch(
-    attempt: Callable[[int], BatchTrial], start: int = 1, tolerance: float = TOLERANCE
-) -> Iterator[BatchTrial]:
+class Attempt(Protocol):
+    """A batch that was tried."""
+
+    @property
+    def fits(self) -> bool: ...
+
+
+A = TypeVar("A", bound=Attempt)
+
+
+def largest_batch(attempt: Callable[[int], A], start: int = 1, tolerance: float = TOLERANCE) -> Iterator[A]:
     """Yield every batch that is tried: from `start` doubled while they fit, then by bisection.
 
     Bisection is between the last batch that fits and the first that does not, until none is left or they are
@@ -283,10 +298,10 @@ def largest_batch(
     while fits < next_one < fails:
         found = attempt(next_one)
         yield found
-        if found.schedule is None:
-            fails = next_one
-        else:
+        if found.fits:
             fits = next_one
+        else:
+            fails = next_one
         next_one = 2 * fits if fails > LARGEST else (fits + fails) // 2
         if fails <= LARGEST and fails - fits <= tolerance * fits:
             return

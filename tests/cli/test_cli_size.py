@@ -349,6 +349,29 @@ def test_ctrl_c_at_the_first_batch_is_no_answer(
     assert "rtx3090" not in result.stdout
 
 
+def test_several_gpus_have_a_first_answer_then_a_row_each_as_it_comes(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second search is interrupted: what is printed and written before is there, and the third is named."""
+    plug_ins.install(tmp_path, monkeypatch, INTERRUPTED_AT_THE_SECOND)
+    searches, run = list[str](), SizeSearch.run
+
+    def counted(search: SizeSearch, batches: list[int] | None) -> SizeResult:
+        searches.append(search.loops.preset.name)
+        return run(replace(search, known=Known()), batches)
+
+    monkeypatch.setattr(SizeSearch, "run", counted)
+    words = "--solver", "theirs", "--budget", f"{14_000_000 + KEPT}", "--batch", "1024", "-o", "page.html"
+    result = plan("size", "model.py:deep", "--gpu", "a100,rtx3060,v100", *words)
+    assert result.exit_code == 130
+    assert searches == ["a100", "rtx3060"]  # those that people ask for most
+    first, _empty, plans = result.stdout.partition("with plans: ")
+    assert [line.split()[-1] for line in first.splitlines() if "MiB" in line] == ["a100", "rtx3060", "v100"]
+    assert [line.endswith("interrupted") for line in plans.splitlines()[2:]] == [False, True]
+    assert "Interrupted: 2 of 3 GPUs were tried. Not tried: v100." in Path("page.html").read_text()
+    assert "interrupted: this is what was found so far" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -18,7 +18,7 @@ from memplan.graphs.machines.networks import find_network
 from memplan.graphs.machines.presets import find_preset
 from memplan.sizing.documents import document_of
 from memplan.sizing.question import Room
-from memplan.sizing.sizing import Sizes, size_model
+from memplan.sizing.sizing import Sizes, Sizing
 from memplan.sizing.subject import LoopOptions, Subject, open_subject
 
 MODEL = """
@@ -47,7 +47,8 @@ def opened(loop: LoopOptions | None = None) -> Subject:
 
 def sized(subject: Subject, solver: str, rank: Machine | None = None) -> Sizes:
     room = Room(LIMIT, KEPT, 0)
-    return size_model(subject, [(GPU, room)], rank=rank, batches=[8, 4096], solver=solver)
+    sizing = Sizing(subject, [(GPU, room)], rank=rank, batches=[8, 4096], solver=solver)
+    return sizing.together([*sizing.results()])
 
 
 def printed(solver: str, *arguments: object) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def test_what_ranks_can_not_have_is_refused(subject: Subject) -> None:
         (opened(LoopOptions(total=8)), 1),
     ):
         with pytest.raises(InputError, match="one kind of GPU, and one micro-batch per update"):
-            size_model(one, gpus * [(GPU, room)], rank=RANK)
+            Sizing(one, gpus * [(GPU, room)], rank=RANK)
 
 
 def test_it_imports_neither_click_nor_rich() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import IO, Any
 
 from rich.console import Console
@@ -141,10 +142,16 @@ def labelled(rows: Iterable[Row]) -> Iterator[Text]:
         yield Text.assemble((label.ljust(width), "bold"), "  ", what)
 
 
-def table(heads: list[str], rows: Iterable[list[str]], *, indent: int = 0) -> Iterator[Text]:
-    """Yield the lines of a table: the last column, of names, to the left, the others to the right."""
+def table(
+    heads: list[str], rows: Iterable[list[str]], *, indent: int = 0, widths: Sequence[int] = ()
+) -> Iterator[Text]:
+    """Yield the lines of a table: the last column, of names, to the left, the others to the right.
+
+    widths: characters of the columns at least, for a table whose other rows are printed apart.
+    """
     rows = [heads, *rows] if heads else list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    found = (max(map(len, column)) for column in zip(*rows, strict=True))
+    widths = [max(pair) for pair in zip_longest(found, widths, fillvalue=0)][:-1]
     for position, row in enumerate(rows):
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
         style = "bold" if heads and not position else ""

@@ -6,13 +6,13 @@ The GPU need not be present.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
 from ...graphs.errors import InputError
 from ...graphs.machine import Links, Machine
@@ -23,12 +23,12 @@ from ...graphs.units import FEW_BYTES
 from ...planner.budget import Budget, spelled
 from ...report.origin import made
 from ...report.size import page
-from ...sizing.answer import Answer, answer_of, nothing_fits
+from ...sizing.answer import answer_of, nothing_fits
 from ...sizing.documents import document_of
 from ...sizing.estimate_range import usable
 from ...sizing.question import Room
 from ...sizing.result import SizeResult
-from ...sizing.sizing import size_model
+from ...sizing.sizing import Sizing
 from ...sizing.subject import open_subject
 from ...sizing.trial import LARGEST
 from ...sizing.words import with_article
@@ -53,9 +53,10 @@ from ..options import (
     writable_as,
 )
 from ..parameter_types import Word, dtype_word
-from ..printing.output import Output, labelled, table
+from ..printing.output import Output
 from .loop_options import check_batches, chosen_loop, loop_options, refuse_accumulation
 from .price import parse_prices
+from .screen import Screen
 
 ALL = "all"
 
@@ -212,47 +213,57 @@ def size(
     check_batches(loop, batches)
     prices = parse_prices(price, chosen)
     chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
-    with (
-        collector_seldom() as leave_out_all,
-        model_code(model, "this machine"),
-        output.status(f"reading {model}") as report,
-    ):
-        rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
-        rank = _of_rank(rooms[0][0].machine, network, has_host=has_host)
-        subject = open_subject(
-            model,
-            length,
-            dtype=dtype,
-            optimizer=optimizer,
-            update=update,
-            loop=loop,
-            report=report,
-            cached=cached,
-        )
-        leave_out_all()  # PyTorch's objects, through which each collection would look
-        sizes = size_model(
-            subject,
-            rooms,
-            rank=rank,
-            batches=batches,
-            solver=solver,
-            settings=settings,
-            time_limit=time_limit,
-            prices=prices,
-            report=report,
-        )
-        answer = answer_of(sizes, page=destination is not None)
-        document = document_of(sizes) if output.as_json else {}
+
+    @contextmanager
+    def working(line: str) -> Generator[Callable[[str], None]]:
+        # What the model prints goes to standard error, so that nothing of ours is printed meanwhile.
+        with model_code(model, "this machine"), output.status(line) as report:
+            yield report
+
+    with collector_seldom() as leave_out_all:
+        with working(f"reading {model}") as report:
+            rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
+            rank = _of_rank(rooms[0][0].machine, network, has_host=has_host)
+            subject = open_subject(
+                model,
+                length,
+                dtype=dtype,
+                optimizer=optimizer,
+                update=update,
+                loop=loop,
+                report=report,
+                cached=cached,
+            )
+            leave_out_all()  # PyTorch's objects, through which each collection would look
+            sizing = Sizing(
+                subject,
+                rooms,
+                rank=rank,
+                batches=batches,
+                solver=solver,
+                settings=settings,
+                time_limit=time_limit,
+                prices=prices,
+                report=report,
+            )
+            at_once = sizing.at_once() if sizing.several else []
+        screen = Screen(sizing, output, working)
+        screen.begin(at_once)
+        results = [*screen.each(at_once)]
+        sizes = sizing.together(results, at_once)
+        with working("estimating"):
+            answer = answer_of(sizes, page=destination is not None)
+            document = document_of(sizes) if output.as_json else {}
     if destination is not None:
         title = f"{subject.name}: will it fit?"
         write_view(page(title, answer.sections, made(sys.argv[1:])).encode(), destination)
     for line in dict.fromkeys(line for preset, _room in rooms for line in subject.estimates.notes(preset)):
         output.note(f"warning: {line}")
     written = destination and str(destination)
-    output.result({**document, "page": written}, _lines(answer))
+    output.result({**document, "page": written}, screen.end(answer))
     if written:
         output.note(f"written: {written}")
-    _end(sizes.results, output)
+    _end(results, output)
 
 
 def _of_rank(machine: Machine, network: Network, *, has_host: bool) -> Machine | None:
@@ -341,19 +352,6 @@ def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
         )
         return capacity
     return budget.size
-
-
-def _lines(answer: Answer) -> Iterator[Text]:
-    if answer.line:
-        yield Text(answer.line, style="bold")
-    yield from labelled(answer.facts)
-    yield from table(answer.table.table.heads, answer.table.table.rows)
-    yield from labelled(answer.summary)
-    for section in answer.details:
-        yield Text("")
-        if not section.untitled:
-            yield Text(section.table.title, style="bold")
-        yield from table(section.table.heads, section.table.rows)
 
 
 def _end(results: list[SizeResult], output: Output) -> None:

@@ -5,6 +5,7 @@ Subject, GPUs, ranks ──sizing.py, search.py──▶ SizeResult
 SizeResult ──answer.py, documents.py──▶ lines and tables, a page, JSON
 
 sizing.py           begin here: on each of several GPUs, or on ranks
+at_once.py          what fits without a plan
 search.py           the batches that are tried
 question.py         what the solver is asked
 trial.py            one batch within one budget; searches for the largest batch, the smallest budget

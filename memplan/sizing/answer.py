@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..graphs.machines.networks import network_rows
+from ..graphs.machines.presets import ASSUMED
 from ..graphs.units import duration, format_bytes, signed
 from ..planner.bounds import offloads
 from ..planner.budget import spelled
@@ -38,7 +39,11 @@ ENDS = (
     "Low: tensors only. Expected: plus typical kernel workspace. High: plus worst-case workspace; without a "
     "plan also fragmentation of PyTorch's allocator."
 )
+ASSUMED_HOST = ", assumed: --host says what yours has"
 HASTY = "≤: from a short search; a longer search may be faster."
+
+DOUBTFUL = 1.25
+"""Times the limit: where the high end of the memory is above, the answer is "perhaps"."""
 
 Row = tuple[str, str]
 """A label and its text."""
@@ -124,13 +129,14 @@ def cheapest(results: list[SizeResult]) -> SizeResult | None:
 
 def line_of(found: SizeResult) -> str:
     """Return one line: whether it fits, or which batch to train with, how, with its memory and speed."""
-    one = found.fastest
+    one = found.advised
     if one is None or one.seconds is None:
         return f"no: {nothing_fits(found)}"
     alone, gpu = found.peers is None, gpu_title(found.preset.gpu)
     where = with_article(gpu) if alone else f"each of {found.gpus:,} {gpu}"
     seconds, span, how = _advised(found, one, one.seconds)
-    line = f"yes: {batch_words(one)} {'fits' if alone else 'on'} {where} {'' if alone else 'fits '}{how}"
+    sure = "perhaps" if span is not None and span.high > DOUBTFUL * found.room.limit else "yes"
+    line = f"{sure}: {batch_words(one)} {'fits' if alone else 'on'} {where} {'' if alone else 'fits '}{how}"
     if span is not None:
         expected, high, limit = short_sizes((span.expected, span.high, found.room.limit))
         line += f": {expected} expected, up to {high}, of {limit}{'' if alone else ' each'}"
@@ -153,6 +159,8 @@ def _advised(found: SizeResult, one: BatchTrial, planned: float) -> tuple[float,
     if policy is not None and policy.seconds is not None and not found.plan_is_faster:
         return policy.seconds, found.policy_spans.get(policy.name), f"by FSDP2 ({policy.name})"
     how = "as it is" if one.batch in found.as_it_is else "with a plan"
+    if one.figures is not None and one.figures.host_peak:
+        how += f" and {short_sizes([one.figures.host_peak])[0]} of host memory"
     tight = found.peers is None and found.tight(one.batch)
     return planned, found.spans.get(one.batch), f"{how}, tight" if tight else how
 
@@ -230,31 +238,32 @@ def _host_rows(found: SizeResult) -> Iterator[Row]:
     if offloads(found.machine) and capacity is None:
         yield "host", "of any size: --host 64GB says what yours has"
     elif offloads(found.machine) and capacity is not None:
-        yield "host", spelled(capacity) + ("" if found.peers is None else " for each rank")
+        assumed = found.preset.sources.get("host") == ASSUMED
+        whose = "" if found.peers is None else " for each rank"
+        yield "host", f"{spelled(capacity)}{whose}{ASSUMED_HOST if assumed else ''}"
 
 
 def _summary(found: SizeResult) -> Iterator[Row]:
     """Yield on one GPU which batches fit, and how fast."""
     if found.peers is not None:
         return
-    fastest, largest, unplanned, least = found.fastest, found.largest, found.unplanned, found.least
-    if fastest is not None:
-        span, times = found.spans.get(fastest.batch), time_span(fastest.seconds or 0.0)
+    advised, fastest, largest, unplanned = found.advised, found.fastest, found.largest, found.unplanned
+    if advised is not None:
+        span, times = found.spans.get(advised.batch), time_span(advised.seconds or 0.0)
         needs = f", {between(span, size)} of memory" if span else ""
-        yield "train with", f"{_rate(fastest, found)}, {between(times, duration)}{needs}"
+        yield "train with", f"{_rate(advised, found)}, {between(times, duration)}{needs}"
         if bought := found.samples_per_price():
             each, million = number(bought, 3), number(1e6 / bought, 3)
             yield "price", f"{found.price:g} per hour: {each} samples per 1.00, {million} per million samples"
-    nearly = found.nearly_fastest
-    if nearly is not None and nearly is not fastest:
-        span = found.spans.get(nearly.batch)
+    if fastest is not None and fastest is not advised:
+        span = found.spans.get(fastest.batch)
         needs = f", {size(span.expected)} of memory" if span else ""
-        yield "within 5 %", f"{_rate(nearly, found)}{needs}: the smallest tried"
+        yield "most samples/s", f"{_rate(fastest, found)}{needs}: within 5 % of it is enough"
     if unplanned is not None:
         yield "without a plan", f"up to {batch_words(unplanned)}, of those tried"
     if largest is not None and largest is not unplanned:
         yield "with a plan", f"up to {batch_words(largest)}, of those tried: {_speed(largest, found)}"
-    if least is not None:
+    if (least := found.least) is not None:
         within = f"{batch_words(least)} within {spelled(least.budget + found.room.constant)}"
         yield "smallest budget", f"{within}: {_speed(least, found)}"
     if largest is not None and (line := pinning(found)):
@@ -277,7 +286,7 @@ def _speed(one: BatchTrial, found: SizeResult) -> str:
 def _batch_section(found: SizeResult, name: str) -> Section:
     """Return the table of batches, with a figure. name: of the GPU."""
     bars = tuple(
-        Bar(f"{one.batch:,}", found.rate(one), one is found.fastest, found.spans.get(one.batch))
+        Bar(f"{one.batch:,}", found.rate(one), one is found.advised, found.spans.get(one.batch))
         for one in found.fitting
     )
     if found.peers is None:
@@ -292,19 +301,19 @@ def _batch_section(found: SizeResult, name: str) -> Section:
 
 
 def _line_of_page(found: SizeResult) -> str:
-    one = found.fastest
+    one = found.advised
     if one is None:
         return f"It {unfit(found)}."
     so_far = "Interrupted: this is what was found so far. " if found.interrupted else ""
-    plan = "without a plan" if one.batch in found.as_it_is else "with a plan"
+    _seconds, _span, how = _advised(found, one, one.seconds or 0.0)
     times = between(time_span(one.seconds or 0.0), duration)
     rate = rate_words(found, found.rate(one))
-    return f"{so_far}It fits. Train with {batch_words(one)}, {plan}: {rate} samples/s, {times} an iteration."
+    return f"{so_far}It fits. Train with {batch_words(one)}, {how}: {rate} samples/s, {times} an iteration."
 
 
 def _details(found: SizeResult) -> list[Section]:
     """Return what there is to say of the batch to train with."""
-    one, steps = found.fastest, found.next_steps
+    one, steps = found.advised, found.next_steps
     sections = list[Section]()
     if steps is not None:
         title = f"batch {steps.batch:,}: other ways; plans within {format_bytes(steps.within)}"

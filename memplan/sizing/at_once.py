@@ -27,7 +27,7 @@ from .accumulation import earlier_seconds
 from .eight_bit import NAMES
 from .loops import NO_LINKS, Loop, Loops
 from .question import Room
-from .trial import STARTS, largest_batch
+from .trial import STARTS, Known, largest_batch
 
 AS_IT_IS, CHECKPOINTING, EIGHT_BIT = "as it is", "gradient checkpointing", "8-bit optimizer"
 
@@ -108,7 +108,7 @@ class AtOnceSearch:
         # operations, even where these are as many.
         key = len(graph.operations), loops.estimates.demanded(loops.preset)
         if key not in self._checkpoints:
-            self._checkpoints[key] = _checkpointed(graph)
+            self._checkpoints[key] = checkpointed(graph)
         return self._checkpoints[key]
 
     def _needed(self, name: str, batch: int, loops: Loops) -> float:
@@ -146,8 +146,15 @@ def _searched(attempt: Callable[[int], _Tried]) -> Iterator[_Tried]:
             return
 
 
-def _checkpointed(graph: Graph) -> Schedule | None:
+def checkpointed(graph: Graph) -> Schedule | None:
+    """Return the schedule of a checkpoint around each layer, None if no layer has a number."""
     try:
         return candidate_of_runs(graph, list(runs(graph))).schedule
     except MemplanError:
         return None
+
+
+def know_checkpoints(known: Known, graph: Graph) -> None:
+    """Let checkpoints around each layer be known: then no plan is slower than what needs none."""
+    if not known.has(graph, CHECKPOINTING) and (schedule := checkpointed(graph)) is not None:
+        known.add(graph, schedule, CHECKPOINTING)

@@ -70,7 +70,7 @@ def _result(found: SizeResult, subject: Subject) -> dict[str, Any]:
         "global_batch": subject.loop.total,
         "largest_batch": trial(found.largest),
         "largest_unplanned": trial(found.unplanned),
-        "smallest_nearly_fastest": trial(found.nearly_fastest),
+        "smallest_nearly_fastest": trial(found.advised),
         "next_steps": found.next_steps and _next_document(found.next_steps, found.room.limit),
         "smallest_budget": trial(found.least, listed=False),
         "breakdown": found.parts and _parts_document(found.parts),

@@ -75,7 +75,7 @@ class SizeResult:
     least: the smallest budget found of the first batch.
     pinning: the smallest batch that does not fit, if it would with more pinned host memory.
     pinned: bytes that can be pinned.
-    parts: memory of the fastest batch by module.
+    parts: memory of the batch to train with, by module.
     next_steps: what else there is for one batch, None on one of several GPUs.
 
     On ranks:
@@ -133,12 +133,14 @@ class SizeResult:
 
     @property
     def fastest(self) -> BatchTrial | None:
-        """The batch to train with: that of most samples per second, the smallest of equals."""
+        """The batch of most samples per second, the smallest of equals."""
         return max(self.fitting, key=lambda one: (self.rate(one), -one.batch), default=None)
 
     @property
-    def nearly_fastest(self) -> BatchTrial | None:
-        """The smallest batch with at least NEARLY of the most samples per second; it may be the fastest."""
+    def advised(self) -> BatchTrial | None:
+        """The batch to train with: on ranks the fastest; on one GPU the smallest that is nearly as fast."""
+        if self.peers is not None:
+            return self.fastest
         most = max(map(self.rate, self.fitting), default=0.0)
         return next((one for one in self.fitting if self.rate(one) >= NEARLY * most), None)
 
@@ -194,8 +196,8 @@ class SizeResult:
     def samples_per_price(self, rate: float | None = None) -> float | None:
         """Return the samples for one unit of the price's currency, None without a price.
 
-        rate: samples per second of all GPUs, None for those of the fastest batch.
+        rate: samples per second of all GPUs, None for those of the batch to train with.
         """
         if rate is None:
-            rate = 0.0 if self.fastest is None else self.rate(self.fastest)
+            rate = 0.0 if self.advised is None else self.rate(self.advised)
         return None if self.price is None or not rate else _SECONDS * rate / (self.gpus * self.price)

@@ -28,6 +28,7 @@ from ..solvers.problem import Options
 from ..solvers.registry.catalogue import DEFAULT_SOLVER
 from .accumulation import without_updates
 from .alternatives import CHECKPOINTS, NextSteps, next_steps
+from .at_once import know_checkpoints
 from .breakdown import Breakdown, breakdown
 from .estimate_range import Span
 from .loops import Loops, planned_span
@@ -54,9 +55,7 @@ _REACH = (1.0, 0.85, 0.6)
 _SLOW = 0.85
 """Share of the best rate below which larger batches are not worth the solver's whole time."""
 _NEAR = 0.05
-"""Share by which a batch must promise more than the best, or than the quick answer, for a long search: times
-are not known better.
-"""
+"""Share by which a batch must promise more, for a long search: times are not known better."""
 _PROMISING, _THOROUGH = 3, 2
 """Batches of ranks at most for which the solver has a moment, and its whole time."""
 _POINTS = 5
@@ -86,7 +85,7 @@ class SizeSearch:
     def run(self, batches: list[int] | None) -> SizeResult:
         """Search and return the results. batches: those to try, None: search. Raises MemplanError."""
         found = self._once(batches)
-        marked = found.fastest
+        marked = found.advised
         if marked is None or found.interrupted:
             return found
         with _interruptible(found):
@@ -201,9 +200,12 @@ class SizeSearch:
     def _attempt(self, batch: int) -> BatchTrial:
         """Try a batch by what is known, or else by a short search."""
         graph = self._graph(batch)
-        if self._sharded and not self._policies.known(graph):
-            for _name, schedule in self._policies.of_plans(graph):
-                self.known.add(graph, schedule)
+        if self._sharded:
+            if not self._policies.known(graph):
+                for _name, schedule in self._policies.of_plans(graph):
+                    self.known.add(graph, schedule)
+        elif self.ask.solver == DEFAULT_SOLVER:
+            know_checkpoints(self.known, graph)
         return self._trial(batch, self.known.before(self._machine, self.ask.quick))
 
     def _solved(self, batch: int, ask: Question, budget: int | None = None) -> BatchTrial:
@@ -346,10 +348,10 @@ class SizeSearch:
                 found.as_it_is.add(one.batch)
             found.spans.add(one.batch, partial(self._span, one, found))
             # Of several GPUs other batches are shown on the page and in JSON alone.
-            if not self.brief or one is found.fastest:
+            if not self.brief or one in (found.fastest, found.advised):
                 found.spans.get(one.batch)
-        if found.fastest is not None:
-            found.parts = self._parts(found.fastest, found)
+        if found.advised is not None:
+            found.parts = self._parts(found.advised, found)
 
     def _span(self, one: BatchTrial, found: SizeResult) -> Span:
         if one.batch in found.as_it_is:
@@ -395,7 +397,7 @@ class SizeSearch:
                 ask = replace(ask, solver=name, settings=dict[str, str]())
             return ask if name == CHECKPOINTS else self.known.alongside(machine, ask)
 
-        one, room = found.fastest or found.trials[0], self.room
+        one, room = found.advised or found.trials[0], self.room
         return next_steps(
             self.loops, one.batch, optimizer=self.optimizer, solver=solver, machine=self._machine, room=room
         )

@@ -129,9 +129,10 @@ def verdict(one: BatchTrial, found: SizeResult) -> str:
         return f"{words}; most samples/s" if one is found.fastest else words
     words = "fits" if one.batch in found.as_it_is else words
     words += ", tight" if found.tight(one.batch) else ""
-    if one is found.fastest:
-        return f"{words}; most samples/s: train with this"
-    return f"{words}; within 5 % of the most samples/s" if one is found.nearly_fastest else words
+    marks = ["most samples/s"] if one is found.fastest else []
+    if one is found.advised:
+        marks = [*(marks or ["within 5 % of the most samples/s"]), "train with this"]
+    return f"{words}; {': '.join(marks)}" if marks else words
 
 
 def way_table(found: SizeResult, title: str, rows: Iterable[Alternative]) -> Table:
@@ -210,13 +211,13 @@ def gpu_table(results: list[SizeResult], title: str, hint: str, *, priced: bool)
         return lambda found: written(chosen(found), _batch)
 
     def span(found: SizeResult) -> Span | None:
-        return found.fastest and found.spans.get(found.fastest.batch)
+        return found.advised and found.spans.get(found.advised.batch)
 
-    def fastest(words: Callable[[SizeResult, BatchTrial], str]) -> Callable[[SizeResult], str]:
-        return lambda found: written(found.fastest, lambda one: words(found, one))
+    def advised(words: Callable[[SizeResult, BatchTrial], str]) -> Callable[[SizeResult], str]:
+        return lambda found: written(found.advised, lambda one: words(found, one))
 
     def gpu(found: SizeResult) -> str:
-        one, name = found.fastest, found.preset.name
+        one, name = found.advised, found.preset.name
         if one is None:
             return f"{name}: {unfit(found)}"
         plan, tight = one.batch not in found.as_it_is, found.tight(one.batch)
@@ -229,10 +230,14 @@ def gpu_table(results: list[SizeResult], title: str, hint: str, *, priced: bool)
         ("to use", lambda found: format_bytes(found.room.limit)),
         ("no plan", batch(lambda found: found.unplanned)),
         ("largest", batch(lambda found: found.largest)),
-        ("train with", batch(lambda found: found.fastest)),
+        ("train with", batch(lambda found: found.advised)),
         *span_columns(span, "expected", "high"),
-        ("time", fastest(lambda _found, one: duration(one.seconds or 0.0))),
-        ("samples/s", fastest(lambda found, one: rate_words(found, found.rate(one)))),
+        (
+            "host",
+            advised(lambda _found, one: written(one.figures, lambda there: format_bytes(there.host_peak))),
+        ),
+        ("time", advised(lambda _found, one: duration(one.seconds or 0.0))),
+        ("samples/s", advised(lambda found, one: rate_words(found, found.rate(one)))),
         *([("samples per 1.00", bought)] if priced else []),
         ("gpu", gpu),
     ]

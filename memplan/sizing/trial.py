@@ -145,9 +145,15 @@ class Known:
 
     def __init__(self) -> None:
         self._found: list[tuple[int, Schedule]] = []
+        self._named: set[tuple[int, str]] = set()
 
-    def add(self, graph: Graph, schedule: Schedule) -> None:
+    def add(self, graph: Graph, schedule: Schedule, name: str = "") -> None:
         self._found.append((len(graph.operations), schedule))
+        self._named.add((len(graph.operations), name))
+
+    def has(self, graph: Graph, name: str) -> bool:
+        """Tell whether a schedule of this name was added for graphs of as many operations."""
+        return (len(graph.operations), name) in self._named
 
     def best(self, graph: Graph, machine: Machine, budget: int) -> Schedule | None:
         """Return the fastest of the known schedules that this graph's sizes allow; None if there is none."""

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from memplan.graphs.machines.presets import find_preset, presets
 from memplan.profiling.profile.estimates import Estimates
 from memplan.sizing import alternatives
 from memplan.sizing.estimate_range import LOOSE
+from memplan.sizing.result import SizeResult
+from memplan.sizing.search import SizeSearch
+from memplan.sizing.trial import Known
 
 Plan = Callable[..., Result]
 KEPT = 8_519_680
@@ -352,7 +356,7 @@ def test_ctrl_c_at_the_first_batch_is_no_answer(
 def test_several_gpus_have_a_first_answer_then_a_row_each_as_it_comes(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second search is interrupted: what is printed and written before is there, and the third is named."""
+    """The second search is interrupted: what was found before is printed and written, the third is named."""
     plug_ins.install(tmp_path, monkeypatch, INTERRUPTED_AT_THE_SECOND)
     searches, run = list[str](), SizeSearch.run
 
@@ -645,6 +649,50 @@ def test_all_gpus_in_one_table(plan: Plan) -> None:
     for name in presets():
         assert any(line.endswith(f"  {name}") for line in lines)
         assert f">{name}</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "host"),
+    [
+        ((), "host       64,000,000,000 B = 59.60 GiB, assumed: --host says what yours has"),
+        (("--host", "32GB"), "host       32,000,000,000 B = 29.80 GiB"),
+    ],
+)
+def test_the_host_is_named_where_a_plan_needs_it(plan: Plan, words: tuple[str, ...], host: str) -> None:
+    small = (
+        "--budget",
+        f"{9_000_000 + KEPT}",
+        "--batch",
+        "64",
+        "--time-limit",
+        "2",
+        "--solver",
+        "zero-offload",
+    )
+    lines = plan("size", "model.py:deep", "--gpu", "rtx4090", *small, *words).stdout.splitlines()
+    assert re.search(r"^yes: .* fits .* with a plan and [\d.]+ MiB of host memory: ", lines[0])
+    assert host in lines
+
+
+def test_an_answer_whose_high_end_is_far_above_the_limit_is_perhaps(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "size", "model.py", "--gpu", "rtx3060", "--batch", "8"
+    assert plan(*words).stdout.startswith("yes: ")
+    monkeypatch.setattr("memplan.sizing.answer.DOUBTFUL", 1e-3)
+    assert plan(*words).stdout.startswith("perhaps: ")
+
+
+@pytest.mark.scripts
+def test_no_plan_is_slower_than_checkpoints_of_layers(plan: Plan) -> None:
+    """However little time the solver has."""
+    words = "--budget", f"{30_000_000 + KEPT}", "--batch", "1024", "--time-limit", "0.05"
+    result = plan("size", "model.py:layered", "--gpu", "rtx3060", *words, "--json")
+    reported = json.loads(result.stdout)
+    rows = {row["name"]: row for row in reported["next_steps"]["rows"]}
+    checkpoints = rows["gradient checkpointing"]
+    assert not reported["batches"][0]["planned"] or checkpoints["fits"]
+    assert reported["batches"][0]["time"] <= checkpoints["time"] * (1 + 1e-9)
 
 
 def test_the_page_has_what_the_terminal_has(plan: Plan) -> None:

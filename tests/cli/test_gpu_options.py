@@ -70,11 +70,11 @@ def test_sizes_for_a_gpu_of_a_file_and_for_a_host() -> None:
     known = json.loads(plan(*SIZE, "--gpu", "Tesla T4", "--json").stdout)
     same = json.loads(plan(*SIZE, "--gpu", "mine.yaml", "--json").stdout)
     assert same["batches"] == known["batches"]
-    assert (known["host"], known["gpu"], same["machine"]) == (None, "T4", "mine")
+    assert (known["host"], known["gpu"], same["machine"]) == (64_000_000_000, "T4", "mine")
     assert known["budget"] + known["reserve"] == find_preset("t4").gpu.usable
     hosted = plan(*SIZE, "--gpu", "t4", "--host", "64GB")
     assert "64,000,000,000 B" in hosted.stdout
-    assert "of any size" in plan(*SIZE, "--gpu", "t4").stdout
+    assert "assumed: --host says what yours has" in plan(*SIZE, "--gpu", "t4").stdout
 
 
 def test_a_paper_s_machine_has_no_more_to_use_than_its_gpu() -> None:

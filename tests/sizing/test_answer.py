@@ -20,7 +20,7 @@ from memplan.sizing.trial import BatchTrial
 ANY, ROOM = find_preset("rtx3060"), Room(100, 0, 0)
 
 
-def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
+def test_the_batch_to_train_with_is_the_smallest_that_is_nearly_the_fastest() -> None:
     """The largest that fits may be far slower: it moves or makes again what the others keep."""
 
     def tried(batch: int, seconds: float | None) -> BatchTrial:
@@ -37,15 +37,17 @@ def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
     assert found.fastest is not None
     assert found.largest is not None
     assert (found.fastest.batch, found.largest.batch) == (2, 8)
-    assert found.nearly_fastest is found.fastest
+    assert found.advised is found.fastest
     found.trials[0] = tried(1, 0.52)
-    assert found.nearly_fastest is found.trials[0]
+    assert found.advised is found.trials[0]
     subject = Subject("any", None, "none", Estimates(ModelFile("any.py", "build", dict), None, print))
     answer = answer_of(Sizes(subject, [found], several=False))
-    assert ("within 5 %", "batch 1: 1.92 samples/s: the smallest tried") in answer.summary
-    assert any(row[-1].endswith("within 5 % of the most samples/s") for row in answer.table.table.rows)
+    assert ("most samples/s", "batch 2: 2 samples/s: within 5 % of it is enough") in answer.summary
+    assert answer.line.startswith("yes: batch 1 fits")
+    marks = [row[-1].partition("; ")[2] for row in answer.table.table.rows]
+    assert marks[:3] == ["within 5 % of the most samples/s: train with this", "most samples/s", ""]
     found.trials[0] = tried(1, 0.53)
-    assert found.nearly_fastest is found.fastest
+    assert found.advised is found.fastest
     assert SizeResult(ANY, ROOM, ANY.machine, trials=[tried(1, None)]).fastest is None
 
 

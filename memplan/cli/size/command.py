@@ -59,6 +59,8 @@ from .price import parse_prices
 from .screen import Screen
 
 ALL = "all"
+HOST = "64GB"
+"""Memory of the host where the user says nothing: without a limit an answer would hide its condition."""
 
 
 def batches_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
@@ -216,7 +218,7 @@ def size(
 
     @contextmanager
     def working(line: str) -> Generator[Callable[[str], None]]:
-        # What the model prints goes to standard error, so that nothing of ours is printed meanwhile.
+        # What the model prints goes to standard error, so no result is printed in the block.
         with model_code(model, "this machine"), output.status(line) as report:
             yield report
 
@@ -283,8 +285,8 @@ def _presets(text: str, host: str | None, lanes: str | None) -> list[Preset]:
     """Return the machines of --gpu, as --host and --lanes say. Raises InputError, one line."""
     if text.strip().lower() == ALL:
         on_pcie = (name for name, one in presets().items() if one.gpu.lanes or lanes is None)
-        return [chosen_preset(name, host, lanes) for name in on_pcie]
-    found = (chosen_preset(name, host, lanes) for name in text.split(","))
+        return [chosen_preset(name, host, lanes, HOST) for name in on_pcie]
+    found = (chosen_preset(name, host, lanes, HOST) for name in text.split(","))
     return list({one.name: one for one in found}.values())
 
 

@@ -39,6 +39,8 @@ PCIE_EFFICIENCY = 0.8
 """Share of it that packet headers and flow control leave to large copies from pinned memory: a rule of
 thumb. An H200 on PCIe 5 had 0.86 of it (benchmarks/results/gpu.md)."""
 PASSES = 360e9 / 16.6e9
+ASSUMED = "assumed"
+"""Source of the memory of a host that nobody describes."""
 THESIS_HOST_UPDATES = 1.1e9
 """Bytes/s of the thesis' Intel i3-10105F. The other papers name none: their machines have the same."""
 
@@ -117,11 +119,14 @@ def _from_file(path: Path) -> Preset:
     return Preset(path.stem, gpu, whole, {**sheet.sources, "gpu": f"{path}, like {gpu.name}"})
 
 
-def with_host(preset: Preset, text: str) -> Preset:
-    """Return the preset in another host: '64GB', '64GB,16cores,80GB/s'. Raises InputError, one line."""
+def with_host(preset: Preset, text: str, source: str = "as given") -> Preset:
+    """Return the preset in another host: '64GB', '64GB,16cores,80GB/s'. Raises InputError, one line.
+
+    source: who says so, "as given" or ASSUMED.
+    """
     host = parse_host(text, _assumed(preset.gpu))
     updates = preset.machine.updates
-    sources = {**preset.sources, "host": "as given"}
+    sources = {**preset.sources, "host": source}
     # Memory alone: the speeds of the assumed host stay.
     if "," in text:
         updates = replace(host.updates(updates.device or 0.0), device=updates.device)

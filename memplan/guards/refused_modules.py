@@ -54,11 +54,6 @@ def refuse(iteration: Iteration) -> None:
                 "its parts as buffers, and make the weight of them in forward, as with "
                 'parametrize.register_parametrization(layer, "weight", torchao.utils.UnwrapTensorSubclass())'
             )
-        if (kind.__module__.partition(".")[0], kind.__name__) == ("bitsandbytes", "Int8Params"):
-            raise InputError(
-                f"{name} is a {kind.__name__} of bitsandbytes, whose scales move from the weight to its "
-                "layer in the first forward: use Linear4bit, or keep codes and scales as buffers"
-            )
         refuse_class(name, tensor)
 
 

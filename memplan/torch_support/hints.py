@@ -56,6 +56,10 @@ NO_FAKE_KERNEL = "has no kernel for fake tensors, by which a trace knows the sha
 WEIGHTS, NUMBERS, CHANCE = "the model's weights", "real numbers of the batch", "random numbers"
 """Origins of values that decide what is computed: the first of these that has a part in them counts."""
 
+_OUTLIERS = (
+    "quantise all columns, by llm_int8_threshold=0.0 or layer.state.threshold = 0.0; or, on a CPU, where "
+    "training is without outliers, evaluate by the model itself under torch.no_grad()"
+)
 _LAYERDROP = "layers are dropped by chance: set layerdrop to 0, or layer_dropout"
 _BATCHED = 'call model.set_experts_implementation("batched_mm")'
 _OPERATOR = (
@@ -205,6 +209,7 @@ _HINTS = (
     ),
     _Hint("", "", "forward() takes", _ARGUMENTS, outside=True),
     _Hint("", "", "forward() missing", _ARGUMENTS, outside=True),
+    _Hint("bitsandbytes", "", "int8_vectorwise_quant", _OUTLIERS, "picks columns by the values of tensors"),
     _Hint("", "", "aten.nonzero", _PICKED),
     _Hint("", "", "aten.bincount", _COUNTED),
     _Hint("", "", "aten.repeat_interleave", _COUNTED),

@@ -91,7 +91,7 @@ class ForwardBackward:
                 self.recorder.calls.number(tensor)
         self.marks = Marks(iteration.module)
         self.layers = marks or self.marks
-        self.replaced = Replaced({**parameters, **buffers})
+        self.replaced = Replaced({**parameters, **buffers}, self.pairs)
 
     def loss(self) -> Tensor:
         """Run forward alone, of an iteration that trains, and return the loss."""

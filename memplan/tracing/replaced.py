@@ -9,7 +9,7 @@ later one. It is converted before the trace, which then starts as the second ite
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -39,10 +39,12 @@ class Replaced(TorchFunctionMode):
     """Mode around forward that handles new memory for parameters and buffers.
 
     named: the parameters and buffers of the trace, by name.
+    pairs: the module's own tensors, each with that of the trace.
     """
 
-    def __init__(self, named: Mapping[str, Tensor]) -> None:
+    def __init__(self, named: Mapping[str, Tensor], pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
+        self._traced = {id(real): fake for real, fake in pairs}
         self._names = {id(tensor): name for name, tensor in named.items()}
         self._named = named
         self._memories = {name: memory_of(tensor) for name, tensor in named.items()}
@@ -50,7 +52,8 @@ class Replaced(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == _SETS_DATA and id(args[0]) in self._names:
-            return self._write(*args)
+            tensor, new = args
+            return self._write(tensor, self._traced[id(new)] if id(new) in self._traced else new)
         made = func(*args, **(kwargs or {}))
         if func in _CONVERT and made.dtype != args[0].dtype:
             self._converted.append((made, args[0]))

@@ -24,6 +24,7 @@ from ..graphs.errors import MemplanError
 from ..guards.reads.carried import StateError
 from ..guards.refused_modules import refuse, refuse_input
 from ..guards.values_used import is_real
+from ..model.attached import settle
 from ..model.iteration import Iteration, refuse_gradients_of_inputs, scale_of, tensors_in
 from ..program.canonical import named
 from ..program.fingerprint import fingerprint
@@ -68,6 +69,7 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     """
     start = perf_counter()
     refuse(iteration)
+    settle(iteration.module)
     if iteration.updates is not None:
         rules(iteration.module, iteration.updates.optimizer)  # refused before each way of tracing is tried
     for name, tensor in tensors_in(iteration.inputs).items():

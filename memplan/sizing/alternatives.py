@@ -89,7 +89,7 @@ class _Rows(NamedTuple):
         yield self._row("gradient checkpointing", ordinary, found, self.machine, note=note)
         if optimizer in NAMES:
             small = self.loops.eight_bit(self.batch)
-            note = "bitsandbytes; memplan estimates it and can't run it"
+            note = f"bitsandbytes; --optimizer {optimizer}8bit plans with it"
             yield self._row("8-bit optimizer", small, baseline_schedule(small.graph), self.machine, note=note)
         alone = replace(self.machine, links=Links())
         yield self._recomputation(planned, alone, layers, within)

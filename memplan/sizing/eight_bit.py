@@ -1,4 +1,6 @@
-"""Optimizer states of 8 bits, as bitsandbytes keeps them: an estimate, since no plan can run them.
+"""Optimizer states of 8 bits, as bitsandbytes keeps them, in the graph of an optimizer with larger ones.
+
+`--optimizer adamw8bit` traces the update itself (updates/eight_bit.py); this compares without a second trace.
 
 A weight of at least SMALLEST elements has a byte per element in each state, and a scale of four bytes per
 block of BLOCK elements; a smaller one has float32 states. The update's time goes by the bytes that it reads

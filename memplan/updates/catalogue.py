@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import pkgutil
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,12 @@ def description(optimizer: torch.optim.Optimizer) -> PlannedOptimizer | None:
     kind = type(optimizer)
     name = f"{kind.__module__}.{kind.__qualname__}"
     return next((one for one in OPTIMIZERS.values() if kind is one.make or name in one.classes), None)
+
+
+def tables_of(optimizer: torch.optim.Optimizer) -> Collection[str]:
+    """Return the names of the optimizer's constant tensors, which it makes anew."""
+    described = description(optimizer)
+    return () if described is None else described.tables.keys()
 
 
 def is_planned(optimizer: torch.optim.Optimizer) -> bool:
@@ -224,7 +231,9 @@ def _same_bits(
     for count, gradient in enumerate(gradients, 1):
         weight.grad = gradient.clone()
         try:
-            step(other)
+            with catch_warnings():
+                simplefilter("ignore")  # the caller's own step warns the caller
+                step(other)
         except Exception:  # a kernel for another device, say
             return False
         rule.target(planned, gradient, *states, values[0], float(count), **keywords)

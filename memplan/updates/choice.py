@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from math import isfinite
 from typing import Any
 
@@ -42,6 +43,16 @@ class OptimizerChoice:
     clip_norm: float | None = None
     fused: bool = True
 
+    def load(self) -> None:
+        """Import what the optimizer needs. Raises InputError for a package that is not installed."""
+        described = OPTIMIZERS.get(self.name)
+        if described is not None and described.package:
+            try:
+                import_module(described.package)
+            except ImportError:
+                package = described.package.partition(".")[0]
+                raise InputError(f"{self.name} needs the package {package}: install it") from None
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer. Raises InputError for a hyperparameter that it refuses or does not have."""
         general = ("name", "update", "clip_norm", "fused")
@@ -50,6 +61,7 @@ class OptimizerChoice:
             raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(OPTIMIZERS)}")
         if foreign := given.keys() - described.hyperparameters:
             raise InputError(f"{self.name} has no {min(foreign)}")
+        self.load()
         numbers = [value for name, value in given.items() if name != "betas"]
         if not all(map(isfinite, [*numbers, *(self.betas or ())])):
             raise InputError(f"{self.name}: a number is not finite")

@@ -19,13 +19,22 @@ import torch
 from torch import Tensor, nn
 
 from ..devices.measuring.live_bytes import live_peak
+from ..devices.measuring.synthetic_inputs import substitute
 from ..devices.storage.blocks import size_bytes
 from ..graphs.errors import InputError
-from ..torch_support.torch_fakes import FakeTensor, FakeTensorMode, TorchDispatchMode, no_dispatch_modes
+from ..torch_support.torch_fakes import (
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    no_dispatch_modes,
+    no_torch_function,
+)
 from ..torch_support.torch_operators import ASKS_FOR_A_NUMBER
 from ..torch_support.torch_optimizers import HOOKS_OF_STEPS
 from ..torch_support.torch_tensors import memory_of
 from ..torch_support.torch_trees import tree_leaves, tree_map
+from .catalogue import described_groups
+from .planned_optimizer import state_like
 
 _STEPS = 2
 _NUMBERS = 256
@@ -105,12 +114,47 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
                 for _ in range(_STEPS):
                     step(other)
     except Exception as error:
+        if there := _states_there(optimizer, trained):
+            return Taken(there, there + _NUMBERS)
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
         raise InputError(
-            f"what {kind} takes can't be counted without running it ({why}): plan without "
-            "optimizer=, give its bytes as states=, and call its step() after the step"
+            f"what {kind} takes can't be counted without running it ({why}): let it step once "
+            "before, or plan without optimizer=, give its bytes as states=, and call its step() later"
         ) from error
     return Taken(counting.live, counting.peak + _NUMBERS)
+
+
+def update_workspace(optimizer: torch.optim.Optimizer) -> float:
+    """Return the bytes of temporaries of a planned update per byte of its gradient.
+
+    They are measured on the largest weight, with tensors of its form.
+
+    optimizer: a planned one.
+    """
+    pairs = [(each, weight) for each in described_groups(optimizer) for weight in each.group["params"]]
+    (described, group, first), weight = max(pairs, key=lambda pair: pair[1].nbytes)
+    rule = described.rule(group, first, weight)
+    with no_torch_function():
+        like, gradient = (torch.zeros_like(weight.detach()) for _ in range(2))
+    states, keywords = [state_like(like, rule, name) for name in rule.states], substitute(rule.keywords, {})
+    numbers = (rule.lr.example, float(_STEPS))
+    peak = live_peak(lambda: rule.target(like, gradient, *states, *numbers, **keywords), like.device)
+    return (peak.peak_bytes - peak.left_bytes) / max(1, gradient.nbytes)
+
+
+def _states_there(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> int:
+    """Return the bytes on the device of the states that the optimizer has of all its trained parameters; 0 if
+    its first step has not made them yet.
+    """
+    own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    weights = [weight for weight in trained.values() if id(weight) in own]
+    found = {
+        memory_of(state): size_bytes(state, state.device)
+        for weight in weights
+        for state in optimizer.state.get(weight, {}).values()
+        if isinstance(state, Tensor) and state.device == weight.device
+    }
+    return sum(found.values()) if all(optimizer.state.get(weight) for weight in weights) else 0
 
 
 def _without_data(

@@ -7,7 +7,7 @@ first, in a copy: whatever reads the gradient may be recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -103,6 +103,10 @@ def _none(*_arguments: Any) -> dict[str, Any]:
     return {}
 
 
+def _no_tables() -> dict[str, tuple[str, Callable[[torch.device], Tensor]]]:
+    return {}
+
+
 def _never(_optimizer: torch.optim.Optimizer) -> bool:
     return False
 
@@ -124,8 +128,8 @@ class PlannedOptimizer:
     counts_in_int: whether that count is Python's int, not a tensor.
     products: per state that is a running product of numbers, one of each parameter, the next factor by group
     and step. It begins at 1. Its name is in `numbers`, which has it after this step.
-    tables: tensors that the optimizer keeps with a parameter's states, by name, all parameters the same one;
-    by the names of the states and the device.
+    tables: constant tensors that the optimizer keeps with states, one for all parameters: by name the state
+    that it belongs to, and the function that returns it for a device.
     switches: options of a group on which the operations of an update depend.
     constants: options of a group whose values are part of a plan.
     zeros: numbers of which being zero or not is fixed: a zero removes operations.
@@ -136,6 +140,7 @@ class PlannedOptimizer:
     foreach_copies: number of copies of the weights that a step of the class's own defaults holds on CUDA.
     by_element: whether each element is updated by itself, so that ranks can update shares of a weight.
     probes: shapes of the weights on which another package's class is tried.
+    package: module of another package that `make` needs.
     """
 
     title: str
@@ -151,7 +156,7 @@ class PlannedOptimizer:
     products: Mapping[str, Callable[[Group, float], float]] = field(
         default_factory=dict[str, Callable[[Group, float], float]]
     )
-    tables: Callable[[Collection[str], torch.device], Mapping[str, Tensor]] = _none
+    tables: Mapping[str, tuple[str, Callable[[torch.device], Tensor]]] = field(default_factory=_no_tables)
     constants: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     zeros: tuple[str, ...] = ()
@@ -161,6 +166,7 @@ class PlannedOptimizer:
     foreach_copies: int = 0
     by_element: bool = True
     probes: tuple[tuple[int, ...], ...] = ((67,),)
+    package: str = ""
 
     @property
     def has_fused(self) -> bool:

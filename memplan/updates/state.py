@@ -82,15 +82,27 @@ def _uneven(tensors: Iterable[Tensor]) -> MismatchError:
 
 
 def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:
-    """Return the bytes of the step counts that the optimizer keeps on a device that allocates blocks.
+    """Return the bytes that the optimizer keeps on a device in addition to the states that the plan knows.
 
-    PyTorch's fused kernels have a count for each weight there, in addition to the states that the plan knows.
+    These are tables that states share and, on a device that allocates blocks, a count for each weight that
+    PyTorch's fused kernels update.
     """
-    described = description(optimizer)
-    if described is None or not described.counts or not isinstance(device, StreamDevice):
-        return 0
-    counts = sum(len(group["params"]) for group in optimizer.param_groups if group.get("fused"))
-    return counts * device.block_bytes
+    groups = [each for each in described_groups(optimizer) if each.described.counts]
+    tables = {
+        id(table): table
+        for described, group, first in groups
+        for weight in group["params"]
+        if described.tables
+        for state, table_on in described.tables.values()
+        if state in described.rule(group, first, weight).states
+        for table in [table_on(device.torch)]
+    }
+    size = sum(device.rounded(table.nbytes) for table in tables.values())
+    if isinstance(device, StreamDevice):
+        size += (
+            sum(len(each.group["params"]) for each in groups if each.group.get("fused")) * device.block_bytes
+        )
+    return size
 
 
 class OptimizerState:
@@ -364,7 +376,10 @@ class OptimizerState:
         missing = [state for state in self._names[parameter] if row.get(state) is None]
         own = [state for state in missing if state not in OF_PLANS]
         others = new_numbers(of, device)
-        for name, table in of.described.tables(self._names[parameter], device).items():
+        for name, (state, table_on) in of.described.tables.items():
+            if state not in self._names[parameter]:
+                continue
+            table = table_on(device)
             if name in row and row[name] is not table:
                 _check_table(parameter, name, row[name], table)
                 row[name] = table  # one for all parameters: a loaded one has taken separate memory

@@ -511,7 +511,7 @@ def test_what_people_do_next_is_a_row_each(plan: Plan) -> None:
         assert row["needs"]["expected"] <= within <= checkpoints["needs"]["expected"]
     assert whole["time"] < recomputed["time"] <= checkpoints["time"]
     eight_bit = rows["8-bit optimizer"]
-    assert "can't run it" in eight_bit["note"]
+    assert "--optimizer adamw8bit plans with it" in eight_bit["note"]
     assert eight_bit["needs"]["expected"] < whole["needs"]["expected"]
     assert eight_bit["time"] < whole["time"]
 

@@ -100,6 +100,8 @@ def trace_for(
     The model is built without memory; with memory, on the host, if its code asks for values of its tensors
     and the host has room for its weights.
     """
+    if optimizer is not None:
+        optimizer.load()  # a package that looks for a GPU when it is imported would find the absent one
     with absent_gpu(capability):
         iteration = fake_build(build)
         try:

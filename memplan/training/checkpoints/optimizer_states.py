@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...graphs.errors import InputError, MismatchError
 from ...model.accumulated import SUM, accumulated, note_accumulated
+from ...updates.catalogue import tables_of
 from .holding import Holding
 
 Optimizer = torch.optim.Optimizer
@@ -21,10 +22,15 @@ def states_of(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
     if optimizer is None:
         return {}, None
     packed, between = optimizer.state_dict(), accumulated(optimizer) is None
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    constant = tables_of(optimizer)
     tensors: dict[str, Tensor] = {}
     others: dict[int, dict[str, Any]] = {}
     for index, row in packed["state"].items():
+        if any(isinstance(value, dict) for value in row.values()):
+            row = optimizer.state[weights[index]]  # bitsandbytes packs states together
         row = {name: value for name, value in row.items() if not (between and name == SUM)}
+        row = {name: value for name, value in row.items() if name not in constant}
         tensors |= {f"{index}.{name}": value for name, value in row.items() if isinstance(value, Tensor)}
         others[index] = {name: value for name, value in row.items() if not isinstance(value, Tensor)}
     on_cpu = [name for name, tensor in tensors.items() if tensor.device.type == "cpu"]

@@ -24,17 +24,15 @@ from ...planner.schedule.schedule import Schedule
 from ...program.program import Program
 from ...solvers.problem import InfeasibleError, Problem, percent
 from ...solvers.registry.run import solve
-from ...updates.catalogue import OPTIMIZERS, is_planned
+from ...updates.catalogue import is_planned
+from ...updates.optimizer_memory import update_workspace
 from ..options import Options
-from .loop_memory import LoopMemory, StepInfeasibleError, optimizers_of, trained_parameters
+from .loop_memory import ASSUMED, LoopMemory, StepInfeasibleError, optimizers_of, trained_parameters
 
 _AUTO = "auto"
 
 _ANY_RATE = 1.0
 """Bytes per second of updates whose time does not matter."""
-
-_WORKSPACE = 1.0
-"""Bytes of an update's temporaries per byte of its gradient."""
 
 _SECONDS = 1.0
 """The most to spend on each way out."""
@@ -82,7 +80,8 @@ def _clauses(
     extra, graph = outside.bytes, problem.graph
     machine = problem.machine or graph.machine
     known = (error.min_memory if error.smallest is None else error.smallest) + extra
-    planned = _with_updates(graph, outside) if _may_plan_updates(iteration, options) else None
+    optimizer = _plannable(iteration, options)
+    planned = None if optimizer is None else _with_updates(graph, outside, optimizer)
     linked = None if offloads(machine) or not _has_host(graph, problem, iteration) else _LINKED
     ways = [
         ("optimizer=", planned, machine, 0, 0),
@@ -126,22 +125,24 @@ def _has_host(graph: Graph, problem: Problem, iteration: Iteration) -> bool:
     return graph.source.get("device") != "cpu" and problem.allows("offload") and iteration.processes is None
 
 
-def _may_plan_updates(iteration: Iteration, options: Options) -> bool:
-    """Tell whether this very loop could give its optimizer to the plan."""
+def _plannable(iteration: Iteration, options: Options) -> Optimizer | None:
+    """Return the optimizer that this very loop could give to the plan; None if it can't."""
     if iteration.updates is not None or options.optimizer is not None or not iteration.trains:
-        return False
+        return None
     if isinstance(iteration.module, Around) or iteration.processes is not None:
-        return False
-    states = options.states
+        return None
+    weights, states = list(trained_parameters(iteration.module).values()), options.states
     if isinstance(states, Optimizer):
-        return is_planned(states)
-    if states is not None:
-        return states in {described.make for described in OPTIMIZERS.values()}
-    found = optimizers_of(trained_parameters(iteration.module).values())
-    return len(found) <= 1 and all(map(is_planned, found))
+        found = [states]
+    elif isinstance(states, int):
+        return None
+    else:
+        found = optimizers_of(weights) if states is None else []
+        found = found or [(states or ASSUMED)(weights)]
+    return found[0] if len(found) == 1 and is_planned(found[0]) else None
 
 
-def _with_updates(graph: Graph, outside: LoopMemory) -> Graph | None:
+def _with_updates(graph: Graph, outside: LoopMemory, optimizer: Optimizer) -> Graph | None:
     """Return the graph with updates of as many bytes of states; None if they can't be added."""
     if not outside.bytes:
         return None
@@ -152,7 +153,7 @@ def _with_updates(graph: Graph, outside: LoopMemory) -> Graph | None:
             optimizer=ADAMW,
             when="in-backward",
             device_rate=_ANY_RATE,
-            workspace_scale=_WORKSPACE,
+            workspace_scale=update_workspace(optimizer),
             state_scale=outside.states / max(1, weights * len(ADAMW.states)),
         )
     except InputError:

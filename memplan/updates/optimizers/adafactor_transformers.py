@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graphs.errors import InputError
 from ...program.program import Target
 from ..planned_optimizer import (
     Effort,
@@ -30,6 +29,8 @@ from ..planned_optimizer import (
     UpdateFunction,
     clipped,
 )
+
+_PACKAGE = "transformers.optimization"
 
 _LOW = (torch.float16, torch.bfloat16)
 
@@ -94,13 +95,9 @@ def _rms(tensor: Tensor) -> Tensor:
 
 
 def _make(parameters: Any, **hyperparameters: Any) -> torch.optim.Optimizer:
-    try:
-        package = import_module("transformers.optimization")
-    except ImportError:
-        raise InputError("adafactor_transformers needs the package transformers: install it") from None
     if "lr" in hyperparameters:
         hyperparameters |= {"relative_step": False, "scale_parameter": False}  # as its Trainer
-    return package.Adafactor(parameters, **hyperparameters)
+    return import_module(_PACKAGE).Adafactor(parameters, **hyperparameters)
 
 
 def _options(_optimizer: torch.optim.Optimizer, group: Group) -> Group:
@@ -172,4 +169,5 @@ OPTIMIZER = PlannedOptimizer(
     classes=("transformers.optimization.Adafactor",),
     by_element=False,
     probes=((67,), (5, 13)),
+    package=_PACKAGE,
 )

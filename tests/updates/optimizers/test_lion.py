@@ -275,6 +275,8 @@ def test_an_optimizer_is_a_file():
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_description_is_whole(name):
     described = OPTIMIZERS[name]
+    if described.package:
+        pytest.importorskip(described.package)
     make: Any = described.make
     weight = nn.Parameter(torch.ones(2, 2))
     optimizer = make([weight])
@@ -283,6 +285,7 @@ def test_a_description_is_whole(name):
     assert is_planned(optimizer)
     assert described.numbers[0] == "lr"
     assert FUNCTIONS[rule.target.__name__].call is rule.target
+    assert any(function.call is rule.target for function in described.functions)
     switches = {"beta", "decoupled", "factored", "relative", "scaled"}
     assert {name.rstrip("12") for name in rule.keywords} <= {*described.numbers, *group, *switches}
     known = {"beta1": "betas", "beta2": "betas"}

@@ -52,8 +52,8 @@ class Replaced(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == _SETS_DATA and id(args[0]) in self._names:
-            tensor, new = args
-            return self._write(tensor, self._traced[id(new)] if id(new) in self._traced else new)
+            new: Tensor = args[1]
+            return self._write(args[0], self._traced.get(id(new), new))
         made = func(*args, **(kwargs or {}))
         if func in _CONVERT and made.dtype != args[0].dtype:
             self._converted.append((made, args[0]))

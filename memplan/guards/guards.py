@@ -339,7 +339,7 @@ def simple_attributes_kept(module: nn.Module) -> Generator[None]:
             vars(part).update(there)
 
 
-_State = tuple[type, tuple[Any, ...], tuple[int, ...], list[str], object]
+_State = tuple[type, tuple[Any, ...], tuple[Any, ...], list[str], object]
 
 
 def _state(part: nn.Module) -> _State:

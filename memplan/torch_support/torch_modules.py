@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
@@ -80,19 +81,56 @@ def buffers_not_saved(module: nn.Module) -> set[str]:
     return module._non_persistent_buffers_set
 
 
-def module_structure(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
-    """Return the structure of a module: its submodules, the identities of its hooks, the names of its own
-    tensors.
+def module_structure(module: nn.Module) -> tuple[tuple[Any, ...], tuple[Any, ...], list[str]]:
+    """Return the structure of a module: its submodules, what its hooks do, the names of its own tensors.
 
     Without hooks that only look on: transformers installs its own at a model's first call, and memplan after
     a sharded plan.
     """
     own: Any = module
     registers = (own._forward_pre_hooks, own._forward_hooks, own._backward_pre_hooks, own._backward_hooks)
-    hooks = [id(hook) for register in registers for hook in register.values() if not looks_on(hook)]
+    hooks: list[object] = []
+    for hook in (hook for register in registers for hook in register.values()):
+        twice = asks_for_gradients(hook) and hook_content(hook) in hooks
+        if not (twice or looks_on(hook)):
+            hooks.append(hook_content(hook))
     parts = (*module._modules, *map(id, module._modules.values()))
     own_tensors = (*module._parameters.items(), *module._buffers.items())
     return parts, tuple(hooks), [name for name, tensor in own_tensors if tensor is not None]
+
+
+def hook_content(hook: Any) -> object:
+    """Return what is equal for hooks that do the same: of a function its code and what that reads by itself,
+    of another object its identity.
+
+    Trainers remove hooks for a call and register new functions of the same code, such as transformers'
+    `gradient_checkpointing_disable` and `gradient_checkpointing_enable`.
+    """
+    if type(hook) is not FunctionType:
+        return id(hook)
+    read = (*(hook.__defaults__ or ()), *(hook.__kwdefaults__ or {}).values())
+    try:
+        read = (*read, *(cell.cell_contents for cell in hook.__closure__ or ()))
+    except ValueError:  # a cell that is still empty
+        return id(hook)
+    values = (each if type(each) in (bool, int, float, str) else id(each) for each in read)
+    return id(hook.__code__), id(hook.__globals__), *values
+
+
+def _ask_for_gradients(_module: nn.Module, _input: Any, output: Tensor) -> None:
+    output.requires_grad_(True)
+
+
+def asks_for_gradients(hook: Any) -> bool:
+    """Tell whether a hook lets its module's output require a gradient, and does nothing else.
+
+    A second one changes nothing: transformers' `gradient_checkpointing_enable` adds one at each call.
+    """
+
+    def content(code: Any) -> tuple[object, ...]:
+        return code.co_code, code.co_consts, code.co_names, code.co_argcount
+
+    return type(hook) is FunctionType and content(hook.__code__) == content(_ask_for_gradients.__code__)
 
 
 def looks_on(hook: Any) -> bool:

@@ -178,16 +178,18 @@ class _Rewriting:
     # ── the second rule ─────────────────────────────────────────────────────────────────────────────
 
     def _read_pieces(self) -> None:
+        for node in list(self.graph.nodes):
+            if node.target in (copy, aten.fill.Tensor):
+                self._replace_copy(node)
+            elif node.target is aten.fill.Scalar:
+                self._replace(node, filled, (_form(node, node.args[1]), [], []))
+        self._drop_unused()
         otherwise: dict[fx.Node, fx.Node] = {}
         inner = {node for chain in chains(self.graph) for write in chain for node in write.inner}
         for node in list(self.graph.nodes):
             if node in self.views and all(use in inner or use in self.views for use in self._uses(node)):
                 continue  # it leads to where a piece is written
-            if node.target in (copy, aten.fill.Tensor):
-                self._replace_copy(node)
-            elif node.target is aten.fill.Scalar:
-                self._replace(node, filled, (_form(node, node.args[1]), [], []))
-            elif node.target in SCATTERED:
+            if node.target in SCATTERED:
                 self._replace_whole(node)
             elif (found := self._piece_read(node)) is not None:
                 if self._suits(node, found):

@@ -225,3 +225,36 @@ def test_comparing_with_a_module_that_counts_leaves_its_count():
     assert compare(iteration, step).equal
     assert "calls" not in vars(iteration.module)
     assert compare(iteration, step).equal
+
+
+def asked_for_gradients(module: nn.Module, factor: float = 1.0) -> Any:
+    """Register a new function at each call, as transformers' gradient_checkpointing_enable does."""
+
+    def require(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        output.requires_grad_(True)
+
+    def scale(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * factor
+
+    return module.register_forward_hook(require if factor == 1.0 else scale)
+
+
+def test_hooks_of_the_same_code_may_be_registered_anew_between_iterations():
+    module = network()
+    one, scaled = asked_for_gradients(module[0]), asked_for_gradients(module[1], 2.0)
+    iteration, step = planned(module)
+    for handle in (one, scaled):
+        handle.remove()
+    asked_for_gradients(module[0])
+    scaled = asked_for_gradients(module[1], 2.0)
+    asked_for_gradients(module[0])  # a second one changes nothing
+    assert compare(iteration, step).equal
+    scaled.remove()
+    scaled = asked_for_gradients(module[1], 3.0)
+    with pytest.raises(MismatchError, match="1: its hooks changed"):
+        step.run(iteration.inputs)
+    scaled.remove()
+    for _twice in range(2):
+        asked_for_gradients(module[1], 2.0)
+    with pytest.raises(MismatchError, match="1: its hooks changed"):
+        step.run(iteration.inputs)

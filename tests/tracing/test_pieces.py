@@ -13,6 +13,7 @@ from hypothesis import strategies as some
 from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Phase
+from memplan.graphs.structure.chain import chain_of
 from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
@@ -253,3 +254,22 @@ def test_any_writes_and_reads_of_pieces_are_eagers(
 ) -> None:
     torch.manual_seed(0)
     assert_as_eager(Random(commands, backward=backward), torch.randn(8, 8), seed=seed)
+
+
+def test_a_buffer_of_backward_leaves_the_layers_apart() -> None:
+    """A chain of blocks is what most solvers plan."""
+    torch.manual_seed(0)
+    iteration = Iteration(Deep(), (torch.randn(ROWS, WIDTH),))
+    program = trace(iteration)
+    assert len(chain_of(measured(program, iteration)).blocks) > 3
+
+
+class Deep(Tiled):
+    """A few layers before the loss in tiles."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.below = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.below(x))

@@ -119,7 +119,6 @@ class _Assignment:
         return self.forward.count - 1 if awaited else _ANY
 
     def place_late(self, operation: int) -> None:
-        users = (
-            o for x, _bit in self.graph.contributions(operation) for o in self.graph.consumers[x].tolist()
-        )
+        # Those too that change the tensor before others read it.
+        users = (o for x, _bit in self.graph.contributions(operation) for o in self.graph.users[x].tolist())
         self.block[operation] = max((self.block.get(o, 0) for o in users), default=0)

@@ -3,6 +3,8 @@
     as it is                  PyTorch's own loop
     gradient checkpointing    the same with torch.utils.checkpoint around each layer
     8-bit optimizer           the loop as it is, with optimizer states of a byte an element
+    LoRA                      adapters of rank 16 on all linear layers, all else frozen; with gradient
+                              checkpointing too
 
 A batch is replayed, not searched for: some milliseconds. Bytes are the same on all GPUs that run the same
 operations, so that a batch is replayed once for all of them.
@@ -29,7 +31,10 @@ from .loops import NO_LINKS, Loop, Loops
 from .question import Room
 from .trial import STARTS, Known, largest_batch
 
-AS_IT_IS, CHECKPOINTING, EIGHT_BIT = "as it is", "gradient checkpointing", "8-bit optimizer"
+AS_IT_IS, CHECKPOINTING, EIGHT_BIT = "as it is", "checkpointing", "8-bit optimizer"
+ADAPTERS = "r=16"
+LORA, LORA_CHECKPOINTING = "LoRA", "LoRA, checkpointing"
+_CHECKPOINTED = (CHECKPOINTING, LORA_CHECKPOINTING)
 
 
 class WayAtOnce(NamedTuple):
@@ -68,28 +73,37 @@ class AtOnceSearch:
     _bytes: dict[tuple[str, int, object], tuple[object, float]] = field(
         default_factory=dict[tuple[str, int, object], tuple[object, float]]
     )
+    _refused: set[tuple[int, object]] = field(default_factory=set[tuple[int, object]])
     _checkpoints: dict[tuple[int, object], Schedule | None] = field(
         default_factory=dict[tuple[int, object], "Schedule | None"]
     )
 
-    def run(self, loops: Loops, room: Room, batches: Sequence[int] | None) -> AtOnce:
-        """Return what fits. batches: those to try, None: search. Raises MemplanError, one line."""
-        names = [AS_IT_IS, CHECKPOINTING, *([EIGHT_BIT] if self.optimizer in NAMES else [])]
-        return AtOnce(
-            loops.preset, room, tuple(self._way(name, loops, room.unplanned, batches) for name in names)
-        )
+    def run(
+        self, loops: Loops, room: Room, batches: Sequence[int] | None, adapted: Loops | None = None
+    ) -> AtOnce:
+        """Return what fits.
+
+        batches: those to try, None: search. adapted: the loops with LoRA, None without these ways.
+        """
+        ways = [(AS_IT_IS, loops), (CHECKPOINTING, loops)]
+        if self.optimizer in NAMES:
+            ways.append((EIGHT_BIT, loops))
+        if adapted is not None:
+            ways += [(LORA, adapted), (LORA_CHECKPOINTING, adapted)]
+        found = (self._way(name, there, room.unplanned, batches) for name, there in ways)
+        return AtOnce(loops.preset, room, tuple(found))
 
     def _way(self, name: str, loops: Loops, limit: int, batches: Sequence[int] | None) -> WayAtOnce:
-        def attempt(batch: int) -> _Tried:
-            return _Tried(batch, self._needed(name, batch, loops) <= limit)
+        def attempt(batch: int) -> _Tried | None:
+            needed = self._needed(name, batch, loops)
+            return None if needed is None else _Tried(batch, needed <= limit)
 
-        tried = map(attempt, batches) if batches else _searched(attempt)
-        best = max((one.batch for one in tried if one.fits), default=None)
+        best = max((one.batch for one in _tried(attempt, batches) if one.fits), default=None)
         if best is None:
             return WayAtOnce(name)
         graph, schedule = self._loop(name, best, loops).graph, self._schedule(name, best, loops)
         assert schedule is not None, "it fits"
-        if name == CHECKPOINTING:
+        if name in _CHECKPOINTED:
             last = Replays(graph, NO_LINKS).seconds(schedule, limit) or 0.0
         else:
             last = baseline(graph).time
@@ -102,7 +116,7 @@ class AtOnceSearch:
     def _schedule(self, name: str, batch: int, loops: Loops) -> Schedule | None:
         """Return the way's schedule, None if the model has no layers to checkpoint."""
         graph = self._loop(name, batch, loops).graph
-        if name != CHECKPOINTING:
+        if name not in _CHECKPOINTED:
             return baseline_schedule(graph)
         # Batches differ in numbers alone: a schedule of one is a schedule of all. Kinds of GPUs differ in
         # operations, even where these are as many.
@@ -111,19 +125,27 @@ class AtOnceSearch:
             self._checkpoints[key] = checkpointed(graph)
         return self._checkpoints[key]
 
-    def _needed(self, name: str, batch: int, loops: Loops) -> float:
-        """Return the device bytes that a batch takes, without what cuBLAS keeps; inf if there is no such
-        way."""
+    def _needed(self, name: str, batch: int, loops: Loops) -> float | None:
+        """Return the device bytes that a batch takes, without what cuBLAS keeps.
+
+        Returns inf if no layer can be checkpointed, None if the model refuses the batch.
+        """
         demanded = loops.estimates.demanded(loops.preset)
+        if (batch, demanded) in self._refused:
+            return None
+        try:
+            demands, key = demanded.demands(batch), (name, batch, demanded)
+        except MemplanError:  # the second stage says why
+            self._refused.add((batch, demanded))
+            return None
         # Demands that were interpolated wrongly are replaced by other objects, and the bytes with them.
-        demands, key = demanded.demands(batch), (name, batch, demanded)
         if key not in self._bytes or self._bytes[key][0] is not demands:
             self._bytes[key] = demands, self._replayed(name, batch, loops)
         return self._bytes[key][1]
 
     def _replayed(self, name: str, batch: int, loops: Loops) -> float:
         graph = self._loop(name, batch, loops).graph
-        if name != CHECKPOINTING:
+        if name not in _CHECKPOINTED:
             return baseline(graph).peak
         schedule = self._schedule(name, batch, loops)
         if schedule is None:
@@ -133,17 +155,14 @@ class AtOnceSearch:
         return least
 
 
-def _searched(attempt: Callable[[int], _Tried]) -> Iterator[_Tried]:
-    """Yield the batches of a search, which starts at the first batch that the model can have."""
-    for start in STARTS:
-        try:
-            attempt(start)
-        except MemplanError:
-            if start == STARTS[-1]:
-                raise
-        else:
-            yield from largest_batch(attempt, start)
-            return
+def _tried(attempt: Callable[[int], _Tried | None], batches: Sequence[int] | None) -> Iterator[_Tried]:
+    """Yield the batches that the model can have: those given, or of a search from the first of them."""
+    if batches:
+        yield from filter(None, map(attempt, batches))
+        return
+    start = next((one for one in STARTS if attempt(one)), None)
+    if start is not None:
+        yield from largest_batch(lambda batch: attempt(batch) or _Tried(batch, fits=False), start)
 
 
 def checkpointed(graph: Graph) -> Schedule | None:

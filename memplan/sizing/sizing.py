@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import NamedTuple
 
@@ -54,6 +54,7 @@ class Sizing:
     solver, settings, time_limit: for each question; None: seconds by the graph's size.
     prices: per hour, by the preset's name, in any currency.
     report: a function that takes lines of progress; it may be replaced between two results.
+    adapted: the model with LoRA, for what fits at once; None without.
 
     Raises InputError, one line, for ranks of several GPUs, or with micro-batches.
     """
@@ -67,6 +68,7 @@ class Sizing:
     time_limit: float | None = None
     prices: Mapping[str, float] = field(default_factory=dict[str, float])
     report: Callable[[str], None] = lambda _line: None
+    adapted: Subject | None = None
     _spans: dict[tuple[int, object], tuple[object, Span]] = field(
         default_factory=dict[tuple[int, object], tuple[object, Span]]
     )
@@ -88,7 +90,9 @@ class Sizing:
         with suppress(KeyboardInterrupt):
             for preset, room in self._by_room:
                 self.report(f"{len(found)} of {len(self.gpus)} GPUs: what fits without a plan")
-                found.append(search.run(self._loops(preset), room, self.batches))
+                loops = self._loops(preset)
+                adapted = self.adapted and replace(loops, estimates=self.adapted.estimates)
+                found.append(search.run(loops, room, self.batches, adapted))
         return found
 
     def results(self) -> Iterator[SizeResult]:

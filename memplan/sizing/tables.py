@@ -10,7 +10,7 @@ from ..graphs.units import duration, format_bytes, signed
 from ..planner.bounds import offloads
 from ..planner.simulator.simulate import Figures
 from .alternatives import Alternative
-from .at_once import AtOnce
+from .at_once import ADAPTERS, AtOnce, WayAtOnce
 from .breakdown import KINDS, Breakdown, MemoryShare
 from .estimate_range import Span
 from .result import CurvePoint, SizeResult
@@ -20,7 +20,10 @@ from .words import number
 R = TypeVar("R")
 V = TypeVar("V")
 
-AT_ONCE = "Estimated without a solver. Gradient checkpointing is torch.utils.checkpoint around each layer."
+AT_ONCE = (
+    "Estimated without a solver. Checkpointing is torch.utils.checkpoint around each layer, "
+    f"LoRA is --lora {ADAPTERS}."
+)
 _MODULES = 12
 """Modules with a row of their own; the others share one."""
 
@@ -189,19 +192,20 @@ def unfit(found: SizeResult) -> str:
 def at_once_table(found: Sequence[AtOnce]) -> Table:
     """Return the table of what fits each GPU without a plan, a column of batches for each way."""
 
-    def way(place: int) -> list[Column[AtOnce]]:
-        name = found[0].ways[place].name
-        return [
-            (name, lambda one: written(one.ways[place].batch, "{:,}".format)),
-            ("samples/s", lambda one: written(one.ways[place].samples_per_second, three_digits)),
-        ]
+    def way(place: int) -> Column[AtOnce]:
+        return found[0].ways[place].name, lambda one: _way_at_once(one.ways[place])
 
     columns: list[Column[AtOnce]] = [
         ("to use", lambda one: format_bytes(one.room.limit)),
-        *(column for place in range(len(found[0].ways)) for column in way(place)),
+        *map(way, range(len(found[0].ways))),
         ("gpu", lambda one: one.preset.name),
     ]
-    return make_table("without a plan: largest batch, and its speed", columns, found, AT_ONCE)
+    return make_table("without a plan: largest batch (samples/s)", columns, found, AT_ONCE)
+
+
+def _way_at_once(way: WayAtOnce) -> str:
+    speed = written(way.samples_per_second, three_digits)
+    return "-" if way.batch is None else f"{way.batch:,} ({speed})"
 
 
 def gpu_table(results: list[SizeResult], title: str, hint: str, *, priced: bool) -> Table:

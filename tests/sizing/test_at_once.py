@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from memplan.graphs.errors import InputError
 from memplan.graphs.machines.presets import find_preset
 from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import figures_of
-from memplan.sizing.at_once import AS_IT_IS, CHECKPOINTING, EIGHT_BIT, AtOnceSearch
+from memplan.profiling.profile.estimates import Estimates
+from memplan.sizing.at_once import (
+    AS_IT_IS,
+    CHECKPOINTING,
+    EIGHT_BIT,
+    LORA,
+    LORA_CHECKPOINTING,
+    AtOnceSearch,
+)
 from memplan.sizing.loops import NO_LINKS, Loops
 from memplan.sizing.question import Room
 from memplan.sizing.sizing import Sizing, minutes
@@ -103,6 +112,32 @@ def test_a_model_without_layers_has_nothing_to_checkpoint(
     loops = loops_of(opened(tmp_path, monkeypatch, ":flat"))
     ways = AtOnceSearch(None).run(loops, ROOM, [8]).ways
     assert [(way.name, way.batch) for way in ways] == [(AS_IT_IS, 8), (CHECKPOINTING, None)]
+
+
+def test_adapters_are_as_of_a_command_with_lora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = opened(tmp_path, monkeypatch)
+    adapted = open_subject(
+        "model.py", None, None, "adamw", "in-backward", LoopOptions(lora="r=2"), print, cached=False
+    )
+    (at_once,) = Sizing(subject, [(GPU, ROOM)], batches=[8, 64, 8192], adapted=adapted).at_once()
+    alone = AtOnceSearch("adamw").run(loops_of(adapted), ROOM, [8, 64, 8192])
+    assert [way[1:] for way in at_once.ways[3:]] == [way[1:] for way in alone.ways[:2]]
+    assert [way.name for way in at_once.ways[3:]] == [LORA, LORA_CHECKPOINTING]
+
+
+def test_what_the_model_refuses_is_left_to_the_second_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text("def build(batch=1):\n    print('built')\n    raise ValueError('no')\n")
+    subject = open_subject("model.py", None, None, "adamw", "in-backward", LoopOptions(), print, cached=False)
+    search = AtOnceSearch("adamw")
+    with pytest.MonkeyPatch.context() as patch:
+        assert all(way.batch is None for way in search.run(loops_of(subject), ROOM, None).ways)
+        patch.setattr(Estimates, "_trace", None)  # what was refused once is not traced once more
+        assert all(way.batch is None for way in search.run(loops_of(subject), ROOM, None).ways)
+    with pytest.raises(InputError, match="no"):
+        next(Sizing(subject, [(GPU, ROOM)]).results())
 
 
 @pytest.mark.parametrize(

@@ -399,7 +399,7 @@ def test_several_gpus_have_a_first_answer_then_a_row_each_as_it_comes(
         (["model.py", "--gpu", "a100", "--solver", "magic"], "magic"),
         (["model.py", "--gpu", "a100", "--set", "speed=1"], "speed"),
         (["model.py", "--gpu", "a100", "--time-limit", "0"], "must be above 0 seconds and finite, not 0"),
-        (["model.py", "--gpu", "a100", "--optimizer", "muon"], "'muon' is not one of"),
+        (["model.py", "--gpu", "a100", "--optimizer", "lamb"], "'lamb' is not one of"),
         (["model.py", "--gpu", "a100", "--machine", "no.yaml"], "no.yaml: no such file"),
         (["model.py", "--gpu", "a100", "--machine", "typo.yaml"], "unknown field 'linsk': is it 'links'?"),
         (["model.py", "--gpu", "a100", "--machine", "any.yaml"], "has no device capacity: give a --budget"),

@@ -33,6 +33,7 @@ from ..torch_support.raw import (
 )
 from ..torch_support.reach import Path, cell_contents, container_of, globals_in, is_of_python, is_of_user
 from ..torch_support.torch_tensors import HOLD, attributes_of
+from ..updates.several import members_of
 from .saved import SavedTensor
 
 LARGEST = 2**26
@@ -131,8 +132,10 @@ def kept_generators() -> Iterable[Kept]:
 
 def kept_optimizer(optimizer: torch.optim.Optimizer) -> list[Kept]:
     """Note an optimizer's states, groups and attributes; not what tensors among them hold."""
-    rows = optimizer.state, *optimizer.state.values(), *optimizer.param_groups
-    return [_kept_dict((), row) for row in (vars(optimizer), *rows)]
+    members = members_of(optimizer)
+    states = [member.state for member in members]
+    rows = *states, *(row for state in states for row in state.values()), *optimizer.param_groups
+    return [_kept_dict((), row) for row in (*map(vars, members), *rows)]
 
 
 def _kept_dict(path: Path, thing: dict[Any, Any], passed_by: str | None = None) -> Kept:

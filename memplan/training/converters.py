@@ -28,6 +28,7 @@ from ..solvers.allowed import parse_allow
 from ..solvers.problem import Technique
 from ..solvers.registry.catalogue import check_solver
 from ..torch_support.unsupported import warn_user
+from ..updates.several import SeveralOptimizers
 from .option import UnfitError
 
 MakesOptimizer = Callable[[list[nn.Parameter]], Optimizer]
@@ -81,9 +82,13 @@ def read_anything(value: Any) -> Any:
     return value
 
 
-def read_optimizer(optimizer: Optimizer | None) -> Optimizer | None:
-    if optimizer is not None and not isinstance(optimizer, Optimizer):  # pyright: ignore
-        raise UnfitError("give one of torch.optim, made of the module's parameters")
+def read_optimizer(optimizer: Any) -> Optimizer | None:
+    if isinstance(optimizer, list | tuple):
+        members: list[Any] = [*optimizer]
+        if members and all(isinstance(each, Optimizer) for each in members):
+            return SeveralOptimizers(members) if len(members) > 1 else members[0]
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise UnfitError("give one of torch.optim, or a list of some, made of the module's parameters")
     return optimizer
 
 

@@ -11,6 +11,7 @@ from ..model.processes import Processes
 from ..profiling.fusion.kernel import check_compiler
 from ..updates.averaged import validate_average
 from ..updates.masters import prepare_masters
+from ..updates.several import SeveralOptimizers
 from .checkpoints.weights import check_weights
 from .options import Options
 
@@ -79,6 +80,18 @@ def _validate_autocast(options: Options) -> None:
 
 
 def _validate_updates(options: Options, *, planned: bool) -> None:
+    if isinstance(options.optimizer, SeveralOptimizers):
+        names = ", ".join(type(member).__name__ for member in options.optimizer.members)
+        if not planned:
+            raise InputError(
+                f"optimizer=[…] of {names}: not all of them can be planned: plan without optimizer=, and "
+                "call loss.backward() and each step() after the step"
+            )
+        if options.enabled_scaler is not None:
+            raise InputError(
+                f"optimizer=[…] of {names} and scaler are not planned together: train in bfloat16, without a "
+                "scaler, or plan without optimizer="
+            )
     several = options.gradient_accumulation_steps > 1
     scaled = options.enabled_scaler is not None
     if several and options.optimizer is None and not scaled:

@@ -198,7 +198,7 @@ class Options(PlanningOptions):
             f"Optimizer, if the step is to update the weights. Updates by {titles('and')} are part "
             "of the plan; others run after it, and their states are subtracted "
             "from the budget. Without an optimizer, `loss.backward()` adds the gradients to `.grad` as "
-            "usual."
+            "usual. A list of optimizers, each of other parameters, if all are planned."
         ),
         default=None,
     )

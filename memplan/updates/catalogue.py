@@ -23,6 +23,7 @@ from ..torch_support.torch_optimizers import HOOKS_OF_STEPS, hooks_of_steps
 from . import optimizers
 from .elementwise import is_foreach
 from .planned_optimizer import FIRST_NUMBER, Group, PlannedOptimizer, Rule, UpdateFunction, state_like
+from .several import SeveralOptimizers, members_of
 
 OPTIMIZERS: dict[str, PlannedOptimizer] = {
     name: import_module(f"{optimizers.__name__}.{name}").OPTIMIZER
@@ -53,8 +54,8 @@ def description(optimizer: torch.optim.Optimizer) -> PlannedOptimizer | None:
 
 def tables_of(optimizer: torch.optim.Optimizer) -> Collection[str]:
     """Return the names of the optimizer's constant tensors, which it makes anew."""
-    described = description(optimizer)
-    return () if described is None else described.tables.keys()
+    found = [each for each in map(description, members_of(optimizer)) if each is not None]
+    return {name for described in found for name in described.tables}
 
 
 def is_planned(optimizer: torch.optim.Optimizer) -> bool:
@@ -63,6 +64,8 @@ def is_planned(optimizer: torch.optim.Optimizer) -> bool:
     Another package's class is believed only if its own step gives the same bits here and now: packages change
     their arithmetic from version to version.
     """
+    if isinstance(optimizer, SeveralOptimizers):
+        return all(map(is_planned, optimizer.members))
     described = description(optimizer)
     if described is None or described.unplanned(optimizer):
         return False
@@ -81,12 +84,12 @@ def check_by_element(optimizer: torch.optim.Optimizer, word: str) -> None:
 
     word: what spreads them.
     """
-    described = description(optimizer)
-    if described is not None and not described.by_element:
-        raise InputError(
-            f"{word}: {described.title} updates a weight as a whole, of which a rank has a share: give an "
-            "optimizer that updates each element by itself, like AdamW"
-        )
+    for described in map(description, members_of(optimizer)):
+        if described is not None and not described.by_element:
+            raise InputError(
+                f"{word}: {described.title} updates a weight as a whole, of which a rank has a share: give "
+                "an optimizer that updates each element by itself, like AdamW"
+            )
 
 
 class DescribedGroup(NamedTuple):
@@ -108,18 +111,20 @@ class DescribedGroup(NamedTuple):
 
 def described_groups(optimizer: torch.optim.Optimizer) -> list[DescribedGroup]:
     """Return the groups of a planned optimizer, in order. Raises InputError for another optimizer."""
-    described, first, found = description(optimizer), FIRST_NUMBER, list[DescribedGroup]()
-    if described is None:
-        raise InputError(f"{type(optimizer).__name__} can't be planned: use {titles()}")
-    for group in optimizer.param_groups:
-        found.append(DescribedGroup(described, described.options(optimizer, group), first))
-        first = found[-1].numbers.stop
+    first, found = FIRST_NUMBER, list[DescribedGroup]()
+    for member in members_of(optimizer):
+        described = description(member)
+        if described is None:
+            raise InputError(f"{type(member).__name__} can't be planned: use {titles()}")
+        for group in member.param_groups:
+            found.append(DescribedGroup(described, described.options(member, group), first))
+            first = found[-1].numbers.stop
     return found
 
 
 def refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
     """Raise InputError if code other than this package's is hooked to the optimizer's steps."""
-    for hook in hooks_of_steps(optimizer):
+    for hook in (hook for member in members_of(optimizer) for hook in hooks_of_steps(member)):
         if str(getattr(hook, "__module__", "")).partition(".")[0] != __name__.partition(".")[0]:
             raise InputError(
                 "the optimizer has a hook on its steps (register_step_pre_hook, …_post_hook), "
@@ -127,10 +132,12 @@ def refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
             )
 
 
-def steps_of(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
-    """Return the optimizer's class, the class's `step`, and the optimizer's own, None if it has none."""
-    kind = type(optimizer)
-    return kind, kind.step, vars(optimizer).get("step")
+def steps_of(optimizer: torch.optim.Optimizer) -> list[tuple[Any, ...]]:
+    """Return the optimizer's class, the class's `step`, and the optimizer's own, None if it has none; of each
+    if it is several.
+    """
+    members = members_of(optimizer)
+    return [(type(each), type(each).step, vars(each).get("step")) for each in members]
 
 
 def refuse_replaced_step(optimizer: torch.optim.Optimizer) -> None:
@@ -139,9 +146,13 @@ def refuse_replaced_step(optimizer: torch.optim.Optimizer) -> None:
     PyTorch itself wraps it: when the first optimizer of a class is made, and for learning rate schedules.
     memplan replaces that of a Trainer that shards, whose loop calls it after planned updates.
     """
-    kind, of_class, own = steps_of(optimizer)
+    for kind, of_class, own in steps_of(optimizer):
+        _refuse_replaced(kind, of_class if own is None else own)
+
+
+def _refuse_replaced(kind: type, function: Any) -> None:
+    """Raise InputError if `step` of an optimizer of this class is not that of its package."""
     packages = {"memplan", "torch", kind.__module__.partition(".")[0]}
-    function: Any = of_class if own is None else own
     # Each layer of wrapping is checked, down to the first function.
     while function is not None:
         function = getattr(function, "__func__", function)
@@ -157,12 +168,12 @@ def refuse_replaced_step(optimizer: torch.optim.Optimizer) -> None:
 
 def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
     """Return by parameter name how the optimizer updates its parameters, in its order. Raises InputError."""
-    kind = type(optimizer).__name__
     groups = described_groups(optimizer)
     refuse_hooks(optimizer)
     refuse_replaced_step(optimizer)
     by_parameter: dict[nn.Parameter, Rule] = {}
     for described, group, first in groups:
+        kind = described.title
         if options := [option for option in described.refused if group.get(option)]:
             raise InputError(f"{kind} with {options[0]}=True can't be planned: a plan calls kernels alone")
         tensors = [name for name in group if name not in ("params", "lr") and _holds_tensor(group[name])]

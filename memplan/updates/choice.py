@@ -17,6 +17,7 @@ from ..graphs.transformations.updates import When
 from ..model.clipping import Clipping, parse_norm
 from ..model.iteration import Iteration, Updates
 from .catalogue import OPTIMIZERS
+from .several import SeveralOptimizers
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,12 @@ class OptimizerChoice:
             raise InputError(f"{self.name}: a number is not finite")
         try:
             make: Any = described.make
-            trained = [p for p in parameters if p.requires_grad]
+            weights = [p for p in parameters if p.requires_grad]
+            trained = [p for p in weights if described.takes(p)]
+            others = [p for p in weights if not described.takes(p)]
+            if others and trained:
+                rest = OptimizerChoice("adamw", lr=self.lr, weight_decay=self.weight_decay, fused=self.fused)
+                return SeveralOptimizers([make(trained, **given), rest.optimizer(others)])
             kernels: dict[str, bool] = {}
             if described.has_fused:
                 fused = self.fused and all(map(_takes_fused_kernels, trained))

@@ -17,6 +17,7 @@ from ..graphs.errors import InputError
 from .catalogue import titles
 from .planned_optimizer import Rule
 from .rules import on_master
+from .several import members_of
 
 MASTER = "master"
 _LOW = (torch.bfloat16, torch.float16)
@@ -66,7 +67,8 @@ def prepare_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) 
                 "master_weights=True: the optimizer has states of less than float32, since load_state_dict "
                 "rounds them: call it after optimize, which keeps their bits"
             )
-    _keep_bits(optimizer)
+    for member in members_of(optimizer):
+        _keep_bits(member)
 
 
 def _keep_bits(optimizer: torch.optim.Optimizer) -> None:

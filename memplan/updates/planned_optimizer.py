@@ -103,6 +103,10 @@ def _none(*_arguments: Any) -> dict[str, Any]:
     return {}
 
 
+def _always(_weight: Tensor) -> bool:
+    return True
+
+
 def _no_tables() -> dict[str, tuple[str, Callable[[torch.device], Tensor]]]:
     return {}
 
@@ -141,6 +145,7 @@ class PlannedOptimizer:
     by_element: whether each element is updated by itself, so that ranks can update shares of a weight.
     probes: shapes of the weights on which another package's class is tried.
     package: module of another package that `make` needs.
+    takes: whether `make` takes a parameter; on the command line AdamW updates those that it does not take.
     """
 
     title: str
@@ -167,6 +172,7 @@ class PlannedOptimizer:
     by_element: bool = True
     probes: tuple[tuple[int, ...], ...] = ((67,),)
     package: str = ""
+    takes: Callable[[Tensor], bool] = _always
 
     @property
     def has_fused(self) -> bool:

@@ -35,6 +35,7 @@ from .catalogue import (
 )
 from .counts import COUNT, Counts, new_numbers
 from .masters import MASTER, is_own_master
+from .several import members_of
 from .sums import sums_of
 from .updates import updates_weights
 
@@ -66,9 +67,10 @@ def check_unfrozen(
 def _times_updated(optimizer: torch.optim.Optimizer, weight: Tensor) -> float:
     """Return how often the optimizer has updated a parameter; if it does not count, 1 for any number."""
     row: dict[str, Any] = optimizer.state.get(weight, {})
-    described = description(optimizer)
-    if described is not None and described.counts:
-        return float(row.get(COUNT, 0))
+    for member in members_of(optimizer):
+        described = description(member)
+        if described is not None and described.counts and weight in member.state:
+            return float(row.get(COUNT, 0))
     return float(any(isinstance(x, Tensor) for name, x in row.items() if name not in OF_PLANS))
 
 
@@ -140,7 +142,8 @@ class OptimizerState:
         self._numbers = Counts()
         self._ends = False
         self._forms = {state: program.values[value] for state, value in program.states.items()}
-        self._own_step: tuple[Any, ...] = ()
+        self._own_step: list[tuple[Any, ...]] = []
+        self._kinds = [description(member) or groups[0].described for member in members_of(self._optimizer)]
         self._fixed = [(each.described, fixed(each.described, each.group)) for each in groups]
 
     def _groups(self) -> list[DescribedGroup]:
@@ -194,10 +197,11 @@ class OptimizerState:
         """
         # The way through all wrappers takes long: it is taken only after a change.
         if (now := steps_of(self._optimizer)) != self._own_step:
-            if description(self._optimizer) is not self._fixed[0][0]:
-                raise MismatchError(
-                    f"the optimizer is a {now[0].__name__} now; the plan is for {self._fixed[0][0].title}"
-                )
+            for member, described in zip(members_of(self._optimizer), self._kinds, strict=True):
+                if description(member) is not described:
+                    raise MismatchError(
+                        f"the optimizer is a {type(member).__name__} now; the plan is for {described.title}"
+                    )
             refuse_replaced_step(self._optimizer)
             self._own_step = now
         described, groups = self._groups(), self._optimizer.param_groups
@@ -313,7 +317,8 @@ class OptimizerState:
             note_accumulated(self._optimizer, Accumulated(batches + 1, self._of, self._new, *self._process))
             return
         note_accumulated(self._optimizer, None)
-        count_as_stepped(self._optimizer)
+        for member in members_of(self._optimizer):
+            count_as_stepped(member)
         self._numbers.advance()
 
     def forget_sums(self) -> None:

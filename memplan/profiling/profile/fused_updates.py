@@ -13,6 +13,7 @@ from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...program.program import Program
 from ...updates.catalogue import description
 from ...updates.rules import is_fused
+from ...updates.several import members_of
 from ...updates.updates import updates_weights
 
 _BYTES, _STEPS, _WORTH_SAYING = 2**24, 5, 1.2  # bytes of weights; steps timed; ratio
@@ -34,6 +35,7 @@ def fused_hint(
     }
     updates = [one for o, one in enumerate(program.operations) if o in on_host and updates_weights(one)]
     slow = sum(not is_fused(one.call.target, one.call.keywords) for one in updates)
+    optimizer = members_of(optimizer)[-1]  # of several, that of the rest
     described = description(optimizer)
     if not slow or described is None or not described.has_fused:
         return None

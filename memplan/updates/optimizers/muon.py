@@ -74,6 +74,10 @@ def _effort(keywords: Mapping[str, Any]) -> Effort:
     return Effort(16 + 6 * keywords["ns_steps"] + 2 * clip, 4 + clip)
 
 
+def _takes(weight: Tensor) -> bool:
+    return weight.dim() == 2
+
+
 OPTIMIZER = PlannedOptimizer(
     title="Muon",
     make=torch.optim.Muon,
@@ -84,4 +88,5 @@ OPTIMIZER = PlannedOptimizer(
     constants=_CONSTANTS,
     zeros=("weight_decay",),
     by_element=False,
+    takes=_takes,
 )

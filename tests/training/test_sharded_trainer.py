@@ -64,9 +64,8 @@ def made(folder: Path, planned: bool, **options: Any) -> Any:
         text["labels"] = text["labels"].clone()
         text["labels"][: number % 9] = -100
     settings = TrainingArguments(str(folder), **arguments)
-    trainer = Trainer(
-        small_gpt2(dropout=0.0), settings, train_dataset=texts, eval_dataset=sentences(10), **others
-    )
+    sets: Any = {"train_dataset": texts, "eval_dataset": sentences(10)}  # lists: what a Trainer takes as well
+    trainer = Trainer(small_gpt2(dropout=0.0), settings, **sets, **others)
     if planned:
         memplan.optimize_trainer(trainer, budget="75%", time_limit=1, cache=False)
     return trainer

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError
+from .quantised import QuantisedLinear
 
 HEADS = ("classifier", "score", "qa_outputs")
 """Modules of a model that are trained whole: a new task has new ones."""
@@ -49,7 +50,7 @@ class Adapted(nn.Module):
     def __init__(self, base_layer: nn.Module, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
         weight: Any = base_layer.weight
-        half = weight.dtype in (torch.float16, torch.bfloat16)
+        half = weight.dtype in (torch.float16, torch.bfloat16, torch.uint8)
         form = {"dtype": torch.float32 if half else weight.dtype, "device": weight.device}
         self.base_layer = base_layer
         self.lora_A = nn.Linear(inputs, rank, bias=False, **form)
@@ -62,8 +63,11 @@ class Adapted(nn.Module):
         return (result + adapted * self.scaling).to(result.dtype)
 
 
-def with_adapters(module: nn.Module, wanted: LowRank) -> None:
-    """Add adapters to the linear layers of a module, and freeze the rest. Raises InputError."""
+def with_adapters(module: nn.Module, wanted: LowRank, quantize: str | None = None) -> None:
+    """Add adapters to the linear layers of a module, and freeze the rest. Raises InputError.
+
+    quantize: a kind of quantised.py for the weights of all linear layers but the output embeddings and heads.
+    """
     linear = {name: widths for name, one in module.named_modules() if (widths := _widths(one)) is not None}
     if any(part in (DOWN, UP) for name in linear for part in name.split(".")):
         raise InputError("--lora: the model has adapters already: omit the option")
@@ -81,6 +85,11 @@ def with_adapters(module: nn.Module, wanted: LowRank) -> None:
     # Before the adapters are there: theirs stay trainable.
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(_within(name, heads) and not wanted.targets)
+    for name in () if quantize is None else [name for name in linear if name not in left]:
+        base: Any = module.get_submodule(name)
+        path, _, last = name.rpartition(".")
+        made = QuantisedLinear(*linear[name], bias=base.bias, like=base.weight, kind=str(quantize))
+        setattr(module.get_submodule(path), last, made)
     for name in targets:
         path, _, last = name.rpartition(".")
         base = module.get_submodule(name)

@@ -19,20 +19,22 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Variant:
     """Options that change what a model computes.
 
-    lora: adapters; all else is frozen. autocast: a name of AUTOCAST, for forward and loss.
+    lora: adapters; all else is frozen. quantize: a kind of quantised.py, for the frozen linear weights.
+    autocast: a name of AUTOCAST, for forward and loss.
     attention: `attn_implementation` of a transformers model, eager or sdpa.
     """
 
     lora: LowRank | None = None
     autocast: str | None = None
     attention: str | None = None
+    quantize: str | None = None
 
     def of(self, iteration: Iteration) -> Iteration:
         """Return the iteration with these options; its module itself changes. Raises InputError."""
         if self.attention is not None:
             _set_attention(iteration.module, self.attention)
         if self.lora is not None:
-            with_adapters(iteration.module, self.lora)
+            with_adapters(iteration.module, self.lora, self.quantize)
         if self.autocast is None:
             return iteration
         return iteration._replace(autocast=AUTOCAST[self.autocast])

@@ -221,6 +221,8 @@ def _loop_rows(found: SizeResult, subject: Subject) -> Iterator[Row]:
     loop = subject.loop
     if found.adapters is not None:
         yield "lora", found.adapters
+    if loop.quantize:
+        yield "quantize", f"{loop.quantize}: frozen linear weights in 4 bits, as bitsandbytes keeps them"
     if loop.autocast:
         yield "autocast", f"{loop.autocast}, of forward and loss"
     if loop.attention:

@@ -43,6 +43,7 @@ def _result(found: SizeResult, subject: Subject) -> dict[str, Any]:
         "model": subject.what,
         "optimizer": subject.optimizer,
         "lora": found.adapters,
+        "quantize": subject.loop.quantize,
         "autocast": subject.loop.autocast,
         "attention": subject.loop.attention,
         "budget": found.room.limit,

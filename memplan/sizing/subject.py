@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ..profiling.profile.estimates import Estimates
 
 
+QUANTIZED = ("nf4", "nf4-nested")
+"""Kinds of model/quantised.py."""
+
 AUTOCAST_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -30,6 +33,7 @@ class LoopOptions:
     lora: str | None = None
     autocast: str | None = None
     attention: str | None = None
+    quantize: str | None = None
     accumulate: int = 1
     total: int | None = None
 
@@ -94,9 +98,11 @@ def open_subject(
     _refuse_other_names(model)
     what = None
     variant = None
+    if loop.quantize is not None and loop.lora is None:
+        raise InputError("--quantize freezes the weights: add --lora r=16, whose adapters are trained")
     if loop.changes_model:
         lora = None if loop.lora is None else parse_low_rank(loop.lora)
-        variant = Variant(lora, loop.autocast, loop.attention)
+        variant = Variant(lora, loop.autocast, loop.attention, loop.quantize)
     is_config = is_configuration(model)
     path = configuration_file(model) if is_config else Path(path_and_entry(model)[0])
     options = model, length, dtype, variant, optimizer, update

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...sizing.subject import AUTOCAST_DTYPES, LoopOptions
+from ...sizing.subject import AUTOCAST_DTYPES, QUANTIZED, LoopOptions
 from ...sizing.trial import LARGEST
 from ..parameter_types import Word, dtype_word
 
@@ -17,6 +17,12 @@ _OPTIONS = (
         metavar="r=16[,targets=q_proj+v_proj]",
         help="Train adapters of this rank, on all linear layers or those named; all else is frozen.  "
         "[default: all weights are trained]",
+    ),
+    click.option(
+        "--quantize",
+        type=Word(list(QUANTIZED)),
+        help="Frozen linear weights in 4 bits, with --lora: scales in float32, or nested.  "
+        "[default: as they are]",
     ),
     click.option(
         "--autocast",

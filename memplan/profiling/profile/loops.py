@@ -56,7 +56,10 @@ def trained_elements(program: Program) -> tuple[int, int]:
     """Return the elements of all weights that are trained, and of all weights."""
     values = program.values
     changed = {x for one in program.operations if updates_weights(one) for x in one.mutates}
-    sizes = {name: prod(values[value].shape) for name, value in program.parameters.items()}
+    sizes = {
+        name: prod(values[value].shape) * (2 if values[value].dtype == torch.uint8 else 1)  # 4 bits each
+        for name, value in program.parameters.items()
+    }
     trained = (
         size
         for name, size in sizes.items()

@@ -18,7 +18,7 @@ are refused.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from math import inf
 
@@ -32,7 +32,7 @@ from ...planner.baseline import baseline
 from ...profiling.compare.eager import run_eager
 from ...profiling.compare.peaks import resident_bytes
 from ...steps.execute import IterationResult, PlannedStep
-from ...steps.inputs import UsedValuesError
+from ...steps.inputs import OtherShapeError, UsedValuesError
 from ...torch_support.unsupported import TraceError, warn_user
 from ..plans.plans import Plans
 from ..plans.value_plans import ENOUGH
@@ -61,7 +61,7 @@ class EagerBatches:
         several = iteration.updates is not None and iteration.accumulate > 1  # the sums are the plans'
         self._possible = iteration.trains and iteration.alone and not several
         self._forms: dict[Hashable, str] = {}
-        self._said = self._said_profiled = self._said_values = False
+        self._said = self._said_profiled = self._said_values = self._unrepeated = False
         self._known, self._unmeasured = set[Hashable](), set[Hashable]()
         self._times: list[tuple[Stamp, Stamp]] = []
         self._seconds = inf
@@ -72,15 +72,20 @@ class EagerBatches:
         if self._forms and (why := self._forms.get(_form(inputs))) is not None:
             raise TraceError(why)
 
-    def check_values(self, inputs: Inputs, refused: UsedValuesError, plans: Plans, planned: float) -> None:
+    def check_values(
+        self, inputs: Inputs, refused: OtherShapeError, plans: Plans, planned: Callable[[], float]
+    ) -> None:
         """Raise UnrepeatedValuesError if another plan by values would not pay, and eager PyTorch fits.
 
-        refused: names the values. planned: seconds of an iteration by a plan.
+        refused: names the values. A batch of another shape has other values, too, once others ran eagerly.
+        planned: returns the seconds of an iteration by a plan.
         """
-        if plans.by_values.count < ENOUGH:
+        shape = type(refused) is OtherShapeError and plans.steps[0].program.used is not None
+        by_values = isinstance(refused, UsedValuesError) or (self._unrepeated and shape)
+        if not by_values or plans.by_values.count < ENOUGH:
             return
         if not self._exceeded and self._possible and any(_fits(step, inputs) for step in plans.steps):
-            saved = 0.0 if self.seconds == inf else self.seconds - planned
+            saved = 0.0 if self.seconds == inf else self.seconds - planned()
             if not plans.by_values.pays(saved):
                 raise UnrepeatedValuesError(f"{refused}: {plans.by_values}")
         elif not self._said_values:
@@ -114,6 +119,7 @@ class EagerBatches:
             return
         if self._exceeded or not (self._possible and any(_fits(step, inputs) for step in steps)):
             raise error
+        self._unrepeated = self._unrepeated or isinstance(error, UnrepeatedValuesError)
         if (form := _form(inputs)) not in self._known:
             self._known.add(form)
             self._unmeasured.add(form)

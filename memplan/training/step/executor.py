@@ -26,7 +26,7 @@ from ...planner.card import Card, Entry
 from ...profiling.compare.batch import train_eagerly
 from ...solvers.problem import InfeasibleError
 from ...steps.execute import IterationResult, PlannedStep
-from ...steps.inputs import OtherShapeError, UsedValuesError
+from ...steps.inputs import OtherShapeError
 from ...torch_support.interrupts import deferred_signals, open_to_signals
 from ...torch_support.unsupported import warn_user
 from ...updates.averaged import averages
@@ -155,9 +155,12 @@ class Executor:
         refused: why other plans do not take it.
         """
         self._eager.check_new(inputs)
-        if isinstance(refused, UsedValuesError):
-            times = [plan.time or plan.predicted_time for plan in self.report().plans]
-            self._eager.check_values(inputs, refused, self.plans, min(times))
+        if refused is not None:
+            self._eager.check_values(inputs, refused, self.plans, self._planned_seconds)
+
+    def _planned_seconds(self) -> float:
+        """Return the seconds of an iteration by the fastest plan, as predicted if it is not measured."""
+        return min(plan.time or plan.predicted_time for plan in self.report().plans)
 
     def _run(self, plan: PlannedStep | None, inputs: Inputs) -> Tensor:
         """Run one iteration and return its loss.

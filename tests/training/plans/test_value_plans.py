@@ -46,8 +46,13 @@ def batch(seed: int, rows: int = 24) -> tuple[Tensor, Tensor]:
     return torch.randn(rows, 4, generator=generator), torch.randint(CLASSES, (rows,), generator=generator)
 
 
-def train(form: str, seeds: list[int], budget: str = "150%", **options: Any) -> tuple[Any, list[str]]:
-    """Train beside eager PyTorch, bit by bit. Returns the step and the warnings."""
+def train(
+    form: str, seeds: list[int], budget: str = "150%", rows: int = 24, **options: Any
+) -> tuple[Any, list[str]]:
+    """Train beside eager PyTorch, bit by bit. Returns the step and the warnings.
+
+    rows: of the last six batches.
+    """
     module = Head(form)
     baseline = copy.deepcopy(module)
     own, other = (torch.optim.AdamW(each.parameters(), 0.01) for each in (module, baseline))
@@ -55,12 +60,13 @@ def train(form: str, seeds: list[int], budget: str = "150%", **options: Any) -> 
     step = memplan.optimize(module, batch(0), optimizer=own, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for seed in seeds:
-            loss = baseline(*batch(seed))
+        for number, seed in enumerate(seeds):
+            x, labels = batch(seed, rows if number >= len(seeds) - 6 else 24)
+            loss = baseline(x, labels)
             loss.backward()
             other.step()
             other.zero_grad()
-            assert torch.equal(step(*batch(seed)), loss)
+            assert torch.equal(step(x, labels), loss)
     step.restore_to_device()
     for one, same in zip(module.parameters(), baseline.parameters(), strict=True):
         assert torch.equal(one, same)
@@ -87,6 +93,14 @@ def test_a_budget_below_eager_pytorch_goes_on_by_plans_and_says_the_way_out() ->
     assert len(said) == 1, "no advice on max_plans="
     assert "eager PyTorch does not fit the budget. Plan the module before that line" in said[0]
     assert "test_value_plans.py:" in said[0]
+
+
+@pytest.mark.scripts
+def test_other_shapes_have_other_values_too() -> None:
+    """No plan is made for the last six batches' shape: it would be used once."""
+    step, said = train("picked", [*range(12)], rows=20)
+    assert len(step.plans) == 1 + ENOUGH
+    assert len(said) == 1
 
 
 @pytest.mark.scripts

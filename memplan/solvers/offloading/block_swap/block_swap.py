@@ -69,7 +69,7 @@ class _Swap:
 
     def __str__(self) -> str:
         counts, lists = self.lists.counts(self.swapped), self.lists.lists
-        rows = ", ".join(f"{counts[stem]} of {len(lists[stem])} {stem}" for stem in lists)
+        rows = ", ".join(f"{counts[stem]} of {len(lists[stem])} {stem.rpartition('.')[2]}" for stem in lists)
         return f"{self.swapped} blocks swapped ({rows}), activations: {self.lists.activations}"
 
 

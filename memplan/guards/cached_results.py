@@ -110,7 +110,8 @@ def _looked_into(cached: Any) -> tuple[bool, bool]:
         ):
             return True, can_change
         can_change |= depth > 0 and any(issubclass(kind, list | dict) for kind in kinds)  # 0: its own table
-        states = [own_attributes(thing) for thing in (*things, *attributes) if _is_plain_object(type(thing))]
+        plain = set(filter(_is_plain_object, kinds | fake))  # by class: there may be millions of things
+        states = [own_attributes(thing) for thing in (*things, *attributes) if type(thing) in plain]
         can_change |= bool(states)
         attributes = [*gc.get_referents(*states, *_insides(attributes, fake))]
         things = gc.get_referents(*_insides(things, kinds))

@@ -73,8 +73,6 @@ def options(folder: Path, **more: Any) -> dict[str, Any]:
         "report_to": [],
         "disable_tqdm": True,
         "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
         **more,
     }
 

@@ -110,8 +110,9 @@ def _looked_into(cached: Any) -> tuple[bool, bool]:
         ):
             return True, can_change
         can_change |= depth > 0 and any(issubclass(kind, list | dict) for kind in kinds)  # 0: its own table
-        plain = set(filter(_is_plain_object, kinds | fake))  # by class: there may be millions of things
-        states = [own_attributes(thing) for thing in (*things, *attributes) if type(thing) in plain]
+        # One question per type: a cache may hold millions of objects.
+        ordinary = set(filter(_is_plain_object, kinds | fake))
+        states = [own_attributes(thing) for thing in (*things, *attributes) if type(thing) in ordinary]
         can_change |= bool(states)
         attributes = [*gc.get_referents(*states, *_insides(attributes, fake))]
         things = gc.get_referents(*_insides(things, kinds))

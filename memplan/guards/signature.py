@@ -47,6 +47,7 @@ from ..torch_support.reach import (
     simple_text,
 )
 from ..torch_support.torch_optimizers import HOOKS_OF_STEPS
+from ..updates.several import members_of
 
 _BEGUN = time.time()
 _OURS = __name__.partition(".")[0]
@@ -110,8 +111,9 @@ def _options(iteration: Iteration) -> Iterator[str]:
     )
     if iteration.updates is None:
         return
-    optimizer, when, clipping, masters, ema = iteration.updates
-    yield f"{type(optimizer)} {when} {clipping is None} {masters} {ema} {bool(optimizer.state)}"
+    optimizer, when, clipping, masters, ema, wide = iteration.updates
+    kinds = " ".join(str(type(member)) for member in members_of(optimizer))
+    yield f"{kinds} {when} {clipping is None} {masters} {ema} {bool(optimizer.state)} {wide}"
     for group in optimizer.param_groups:
         yield repr(sorted((name, _option(value)) for name, value in group.items() if name != "params"))
 
@@ -143,7 +145,8 @@ def _reached(iteration: Iteration) -> Iterator[str]:
     roots: dict[str, Any] = {"module": iteration.module, "loss_fn": iteration.loss_fn}
     roots["inputs"] = others_in(iteration.inputs)
     if iteration.updates is not None:
-        roots |= {name: vars(iteration.updates.optimizer).get(name) for name in HOOKS_OF_STEPS}
+        members = members_of(iteration.updates.optimizer)
+        roots |= {name: [vars(each).get(name) for each in members] for name in HOOKS_OF_STEPS}
     for path, thing in reachable(roots, _parts):
         where = "/".join(map(_key, path))
         yield f"{where} {_what(thing)}"

@@ -79,6 +79,7 @@ class Updates(NamedTuple):
     clipping: None if gradients are taken as they are.
     masters: updates are made in float32, see updates/masters.py.
     ema: the decay of the weights' moving averages, see updates/averaged.py.
+    wide_sums: gradients of several batches are summed, and clipped, in float32; only with masters.
     """
 
     optimizer: torch.optim.Optimizer
@@ -86,6 +87,7 @@ class Updates(NamedTuple):
     clipping: Clipping | None = None
     masters: bool = False
     ema: float | None = None
+    wide_sums: bool = False
 
 
 class Iteration(NamedTuple):

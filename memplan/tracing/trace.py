@@ -194,11 +194,11 @@ def _trace(
 
 def _with_updates(program: Program, iteration: Iteration) -> Program:
     assert iteration.updates is not None
-    optimizer, when, clipping, masters, ema = iteration.updates
+    optimizer, when, clipping, masters, ema, wide = iteration.updates
     found = rules(iteration.module, optimizer)
     mixed = {} if iteration.scattered is None else iteration.scattered.precision
     found = {
-        name: with_master(rule, iteration.module.get_parameter(name), in_float32=name in mixed)
+        name: with_master(rule, iteration.module.get_parameter(name), in_float32=wide or name in mixed)
         if masters or name in mixed
         else rule
         for name, rule in found.items()

@@ -102,6 +102,12 @@ def read_clipping(norm: float | None) -> Clipping | None:
     return None if norm is None else Clipping(parse_norm(norm))
 
 
+def read_wide(dtype: torch.dtype | None) -> torch.dtype | None:
+    if dtype not in (None, torch.float32):
+        raise UnfitError("give torch.float32, or None for the gradients' own")
+    return dtype
+
+
 def read_switch(value: bool) -> bool:
     if not isinstance(value, bool):  # pyright: ignore
         raise UnfitError("give True or False")

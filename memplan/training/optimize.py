@@ -158,7 +158,12 @@ def executor_of(module: Any, inputs: Any, options: Options) -> Executor:
     updates = None
     if planned and optimizer is not None:
         updates = Updates(
-            optimizer, options.update, options.max_grad_norm, options.master_weights, options.ema
+            optimizer=optimizer,
+            when=options.update,
+            clipping=options.max_grad_norm,
+            masters=options.master_weights,
+            ema=options.ema,
+            wide_sums=options.accumulate_dtype is not None,
         )
     iteration = Iteration(
         module=module,

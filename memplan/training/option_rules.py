@@ -52,6 +52,17 @@ def validate_options(
         check_weights(module, options.weights)
     if options.master_weights:
         prepare_masters(module, options.optimizer if planned else None)
+    if options.accumulate_dtype is not None:
+        if not (options.master_weights and options.gradient_accumulation_steps > 1):
+            raise InputError(
+                "accumulate_dtype= goes with master_weights=True and gradient_accumulation_steps above 1: "
+                "the masters take the sums as they are"
+            )
+        if processes is not None or sharded:
+            raise InputError(
+                "accumulate_dtype= is not planned with several processes: leave it out, or train in float32 "
+                "with autocast=torch.bfloat16"
+            )
     if options.ema is not None:
         validate_average(module, planned=planned, masters=options.master_weights)
     if options.compile:

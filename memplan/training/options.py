@@ -224,6 +224,15 @@ class Options(PlanningOptions):
         ),
         default=False,
     )
+    accumulate_dtype: torch.dtype | None = option(
+        converter=converters.read_wide,
+        text=(
+            "torch.float32 to sum the gradients of weights in bfloat16 or float16 over the batches of an "
+            "update in float32, and to clip them so; None sums in their own dtype, as `.grad` does. Needs "
+            "master_weights=True and gradient_accumulation_steps above 1."
+        ),
+        default=None,
+    )
     ema: float | None = option(
         converter=converters.read_decay,
         text=(

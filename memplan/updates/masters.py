@@ -7,7 +7,8 @@ the bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -99,10 +100,14 @@ def _own_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def step_on_masters(
-    optimizer: torch.optim.Optimizer, step: Callable[[torch.optim.Optimizer], None] = _own_step
+    optimizer: torch.optim.Optimizer,
+    step: Callable[[torch.optim.Optimizer], None] = _own_step,
+    gradients: Mapping[Tensor, Tensor] = MappingProxyType({}),
 ) -> None:
     """Run the optimizer's own step on master weights, as a plan does: each low weight is replaced by its
     master.
+
+    gradients: in float32, by weight, in place of `.grad`.
     """
     low: list[tuple[Tensor, Tensor, Tensor]] = []
     for weight in (p for group in optimizer.param_groups for p in group["params"]):
@@ -114,7 +119,7 @@ def step_on_masters(
             # `.grad` must have the weight's dtype: it is taken off while that changes.
             weight.grad, gradient = None, weight.grad
             weight.data = master
-            weight.grad = gradient.float()
+            weight.grad = gradients.get(weight, gradient).float()
     try:
         step(optimizer)
     finally:

@@ -5,7 +5,7 @@ Updates are the optimizer's own, clipped, scaled, on master weights, on the host
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
@@ -60,8 +60,9 @@ def run_eager(
         firsts.update(
             (x, first) for x, first in first_values(iteration.updates.optimizer).items() if x not in firsts
         )
-    # Backward adds to `.grad`, and so to the sums of earlier batches.
-    for name, total in sums.items():
+    wide = iteration.accumulates and iteration.updates is not None and iteration.updates.wide_sums
+    # Backward adds to `.grad`, and so to the sums of earlier batches; not to those of another dtype.
+    for name, total in () if wide else sums.items():
         parameters[name].grad = total
     try:
         with uncompiled(), torch.set_grad_enabled(iteration.trains):
@@ -77,6 +78,8 @@ def run_eager(
         of_inputs = {name: x.grad for name, x in inputs.items() if x.grad is not None}
         norm, scale = None, scale_of(iteration.inputs)
         infinite = scale is not None and not all(g.isfinite().all() for g in gradients.values())
+        if wide:
+            gradients = {name: _added(sums.get(name), each) for name, each in gradients.items()}
         sums.clear()
         if not last:
             sums.update(gradients)
@@ -84,7 +87,8 @@ def run_eager(
             hosted = [tensor for name, tensor in parameters.items() if name in on_host]
             moved = partial(stepped_on_host, iteration.updates.optimizer, hosted)
             if scale is None:
-                norm = _update(iteration.updates, parameters.values(), firsts, moved)
+                own = {parameters[name]: each for name, each in gradients.items()} if wide else {}
+                norm = _update(iteration.updates, parameters.values(), firsts, moved, own)
             else:
                 norm = _scaled_update(
                     iteration.updates, parameters.values(), firsts, moved, scale, infinite=infinite
@@ -105,16 +109,40 @@ def _backward(outputs: Mapping[str, Tensor]) -> None:
         torch.autograd.backward(ends, list(cotangents.values()))
 
 
-def _update(updates: Updates, parameters: Collection[Tensor], firsts: Firsts, moved: Moved) -> Tensor | None:
-    """Update the weights. Returns the norm of the gradients if they are clipped."""
+def _added(total: Tensor | None, gradient: Tensor) -> Tensor:
+    """Return the sum of gradients in float32 with another one."""
+    return gradient.float() if total is None else total.add_(gradient)
+
+
+def _update(
+    updates: Updates,
+    parameters: Collection[Tensor],
+    firsts: Firsts,
+    moved: Moved,
+    sums: Mapping[Tensor, Tensor],
+) -> Tensor | None:
+    """Update the weights. Returns the norm of the gradients if they are clipped.
+
+    sums: of gradients in float32, in place of `.grad`, by weight; empty without them.
+    """
     norm = None
-    if updates.clipping is not None:
+    if updates.clipping is not None and sums:
+        norm = _clipped(sums.values(), updates.clipping.max_norm)
+    elif updates.clipping is not None:
         # It scales the gradients in place: those that are compared are the clipped ones.
         norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)
-    way = step_on_masters if updates.masters else None
+    way: Way | None = partial(step_on_masters, gradients=sums) if updates.masters else None
     with moved():
         _step(updates.optimizer, way if updates.ema is None else averaging(updates.ema, way, firsts))
     return norm
+
+
+def _clipped(gradients: Iterable[Tensor], most: float) -> Tensor:
+    """Clip gradients in place, as `clip_grad_norm_` does those of parameters, and return their norm."""
+    holders = [nn.Parameter(torch.empty_like(each)) for each in gradients]
+    for holder, each in zip(holders, gradients, strict=True):
+        holder.grad = each
+    return nn.utils.clip_grad_norm_(holders, most)
 
 
 def _scaled_update(

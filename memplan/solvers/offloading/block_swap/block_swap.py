@@ -26,8 +26,7 @@ Linear in the edges, plus log2 n simulations for each way with activations.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....graphs.errors import InputError
 from ....graphs.machine import Machine
@@ -82,9 +81,11 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     with clock.until_interrupted():
         for activations in ways:
             lists = block_lists(NAME, graph, activations, worth_moving(machine))
-            counts = _counts(settings.blocks, lists.most)
-            found += _fewest(problem, machine, lists, counts)
-            last.append(lists.residency(counts[-1]))
+            count = _fewest(problem, machine, lists, _counts(settings.blocks, lists.most))
+            last.append(lists.residency(count))
+            held = simulate_residency(graph, machine, device_limit(problem), last[-1])
+            if held is not None:
+                found.append(_Swap(lists, count, *held))
             if found and clock.expired:
                 break
     if not found:
@@ -104,15 +105,13 @@ def _counts(requested: int | None, most: int) -> range:
     return range(requested, requested + 1)
 
 
-def _fewest(problem: Problem, machine: Machine, lists: BlockLists, counts: range) -> Iterator[_Swap]:
-    """Yield the schedule with the fewest blocks swapped that fits; nothing if none does."""
+def _fewest(problem: Problem, machine: Machine, lists: BlockLists, counts: range) -> int:
+    """Return the fewest blocks to swap with which the device is large enough; the most if it never is."""
+    # More swapped blocks take more of the host: one that is too small would hide that few blocks suffice.
+    roomy, limit = replace(machine, host_capacity=None, pinned=None), device_limit(problem)
 
-    def swap(count: int) -> tuple[Schedule, Figures] | None:
-        residency = lists.residency(count)
-        return simulate_residency(problem.graph, machine, device_limit(problem), residency)
+    def fits(count: int) -> bool:
+        return simulate_residency(problem.graph, roomy, limit, lists.residency(count)) is not None
 
-    # Windows are nested: what fits with n blocks swapped fits with n + 1, unless the host is too small.
-    first = bisect_left(counts, True, key=lambda count: swap(count) is not None)
-    held = swap(counts[first]) if first < len(counts) else None
-    if held is not None:
-        yield _Swap(lists, counts[first], *held)
+    # Windows are nested: what fits with n blocks swapped fits with n + 1.
+    return counts[min(bisect_left(counts, True, key=fits), len(counts) - 1)]

@@ -209,3 +209,13 @@ def test_a_host_too_small_is_named() -> None:
     small = Machine(host_capacity=3, links=Links(Link(1.0), Link(1.0)))
     with pytest.raises(NotAcceptedError, match=r"block-swap needs .* of host memory; the machine has"):
         solved(Problem(graph, ROOMY, small), blocks=2, activations="keep")
+
+
+def test_a_host_that_holds_few_blocks_is_enough_for_few() -> None:
+    graph = chain(BLOCKS, uniform=True)
+    peak, few = baseline(graph).peak, replace(machine(1.0), host_capacity=4 * MiB)
+    for swapped in (1, 2):
+        problem = Problem(graph, peak - swapped * MiB, few)
+        assert f" {swapped} blocks swapped" in solved(problem, activations="keep")[2]
+    with pytest.raises(NotAcceptedError, match="of host memory"):
+        solved(Problem(graph, peak - (BLOCKS - 2) * MiB, few), activations="keep")

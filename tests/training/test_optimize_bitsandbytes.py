@@ -10,6 +10,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.schedule.schedule import Verb
 from torch import Tensor, nn
 
 bitsandbytes: Any = pytest.importorskip("bitsandbytes")
@@ -80,8 +81,15 @@ def test_codes_and_scales_wait_in_host_memory(budget: str) -> None:
     machine = Machine(links=Links(1e9, 1e9))
     step = check_training(module, torch.randn(16, 32), machine=machine, solver="l2l", budget="95%")
     program, schedule = step.plans[0].program, step.plans[0].schedule
-    moved = {program.storages[x].name for x in schedule.targets[schedule.verbs != 0].tolist()}
-    assert moved >= {"1.weight", "3.weight"}
+    moves = {
+        (Verb(verb), program.storages[x].name)
+        for verb, x in zip(schedule.verbs.tolist(), schedule.targets.tolist(), strict=True)
+        if verb != Verb.COMPUTE
+    }
+    quantised = {name for _verb, name in moves if name.startswith(("1.weight", "3.weight"))}
+    assert quantised >= {"1.weight", "1.weight.quant_state.absmax", "1.weight.quant_state.state2.absmax"}
+    # Frozen, they go one way: a copy stays on the host.
+    assert {verb for verb, name in moves if name in quantised} == {Verb.PREFETCH, Verb.DELETE}
     check_training(module, torch.randn(16, 32), machine=machine, solver="auto", budget=budget, time_limit=1)
 
 

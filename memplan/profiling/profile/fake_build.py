@@ -1,8 +1,8 @@
 """Models built without memory for them: shapes, dtypes and strides, but no data.
 
 A user's `build()` runs under PyTorch's fake tensors. One that asks for a tensor's value meanwhile (an
-`.item()`, a branch on data) can't, and is run for real instead: it then needs memory for the parameters,
-though for nothing else.
+`.item()`, a branch on data) can't, nor one that makes weights of a class of their own (bitsandbytes'). It is
+run for real instead, and then needs memory for the parameters, though for nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from ...tracing.layouts import TrueFakes
 
 T = TypeVar("T")
 
+_OWN_CLASS = "Creating a new Tensor subclass"
+"""PyTorch's words where a class makes its instance of a fake tensor."""
+
 
 def fake_build(build: Callable[[], T]) -> T:
     """Call `build` and return its result, with fake tensors if that is possible."""
@@ -28,7 +31,7 @@ def fake_build(build: Callable[[], T]) -> T:
             return build()
     except Exception as error:
         # PyTorch may wrap the error that a fake tensor raised.
-        if not is_value_dependent(error.__cause__ or error):
+        if not (is_value_dependent(error.__cause__ or error) or _OWN_CLASS in str(error)):
             raise
     return build()
 

@@ -21,13 +21,17 @@ OPTIMIZER_NAMES = sorted(path.stem for path in _FOLDER.glob("[!_]*.py"))
 None is imported: they need torch, which takes seconds to load, too long for `--help` and completion.
 """
 
+NAMED = f"NAME is {', '.join(OPTIMIZER_NAMES[:-1])} or {OPTIMIZER_NAMES[-1]}"
+
 _THEIRS = "  [default: the optimizer's]"
 
 _OPTIONS = (
     click.option(
         "--optimizer",
         type=Word(OPTIMIZER_NAMES),
-        help="Update the weights, as the optimizer's step does: the graph has states and updates.  "
+        metavar="NAME",
+        help="Update the weights, as the optimizer's step does: the graph has states and updates. "
+        f"{NAMED}.  "
         "[default: none, the graph has forward and backward alone]",
     ),
     click.option(

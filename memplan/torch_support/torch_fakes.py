@@ -71,7 +71,7 @@ def fake_kind(kind: type[Tensor]) -> type[Tensor]:
 @cache
 def names_of_fakes() -> frozenset[str]:
     """Return the attributes that PyTorch itself gives every fake tensor."""
-    return frozenset(vars(FakeTensorMode().from_tensor(torch.empty(0))))
+    return frozenset(vars(FakeTensorMode().from_tensor(torch.empty(0, device="cpu"))))
 
 
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"

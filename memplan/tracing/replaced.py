@@ -34,6 +34,9 @@ class ConvertedError(TraceError):
         super().__init__(f"forward converts {name} to {dtype}")
         self.name, self.dtype = name, dtype
 
+    def __reduce__(self) -> tuple[type[ConvertedError], tuple[str, torch.dtype]]:
+        return type(self), (self.name, self.dtype)
+
 
 class Replaced(TorchFunctionMode):
     """Mode around forward that handles new memory for parameters and buffers.

@@ -93,22 +93,25 @@ class Counts:
         return after
 
 
-def new_numbers(of: DescribedGroup, device: torch.device) -> dict[str, Any]:
-    """Return the numbers of a parameter that was never updated, as its optimizer makes them.
+def new_numbers(of: DescribedGroup, device: torch.device, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers that a parameter's row lacks, as its optimizer makes them before the first update.
 
-    device: of the weight.
+    device: of the weight. No memory is taken for what is there: a plan's device may be full.
     """
     made: dict[str, Any] = {}
+    products = [name for name in of.described.products if row.get(name) is None]
     # As torch.optim chooses the dtype.
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-    if of.described.counts and of.described.counts_in_int:
+    if not of.described.counts or row.get(COUNT) is not None:
+        pass
+    elif of.described.counts_in_int:
         made[COUNT] = 0
-    elif of.described.counts:
+    else:
         # Fused kernels need the count on the weight's device.
         made[COUNT] = torch.zeros((), dtype=dtype, device="cpu")
         if of.group.get("fused"):
             made[COUNT] = torch.zeros((), dtype=torch.float32, device=device)
-    return made | {name: torch.ones((), dtype=dtype, device="cpu") for name in of.described.products}
+    return made | {name: torch.ones((), dtype=dtype, device="cpu") for name in products}
 
 
 def _check_counts(counts: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -380,7 +380,7 @@ class OptimizerState:
         device = self._program.device
         missing = [state for state in self._names[parameter] if row.get(state) is None]
         own = [state for state in missing if state not in OF_PLANS]
-        others = new_numbers(of, device)
+        others = new_numbers(of, device, row)
         for name, (state, table_on) in of.described.tables.items():
             if state not in self._names[parameter]:
                 continue

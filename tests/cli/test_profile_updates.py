@@ -169,7 +169,7 @@ def test_another_optimizer_is_a_mismatch(plan: Plan, change: dict[str, object], 
     [
         (["model.py", "--lr", "0.1"], "--lr goes with --optimizer"),
         (["model.py", "--no-fused"], "--fused goes with --optimizer"),
-        (["model.py", "--optimizer", "muon"], "'muon' is not one of 'adadelta', 'adagrad', "),
+        (["model.py", "--optimizer", "lamb"], "'lamb' is not one of 'adadelta', 'adafactor', "),
         (["model.py", "--optimizer", "sgd", "--eps", "1"], "sgd has no eps"),
         (["model.py", "--optimizer", "adamw", "--lr", "nan"], "adamw: a number is not finite"),
         (["model.py", "--optimizer", "adamw", "--lr", "-1"], "adamw: Invalid learning rate: -1.0"),

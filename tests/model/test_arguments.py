@@ -48,7 +48,7 @@ def test_one_tensor_a_list_and_names_are_inputs(inputs):
         ({"update": "before"}, "update='before': give 'in-backward' or 'after'"),
         (
             {"optimizer": torch.optim.AdamW},
-            "optimizer=a class AdamW: give one of torch.optim, made of the module's parameters",
+            "optimizer=a class AdamW: give one of torch.optim, or a list of some",
         ),
         ({"optimizer": "adamw"}, "optimizer='adamw': give one of torch.optim"),
         ({"optimizer": torch.optim.SGD([torch.ones(1)], 0.1)}, "no parameter of the module"),

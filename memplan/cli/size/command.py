@@ -41,7 +41,7 @@ from ..gpu_options import chosen_preset, host_options
 from ..known_names import completing, every_machine
 from ..models import model_code
 from ..network_options import Network, network_options
-from ..optimizer_options import OPTIMIZER_NAMES
+from ..optimizer_options import NAMED, OPTIMIZER_NAMES
 from ..options import (
     FILE,
     budget_argument,
@@ -128,9 +128,10 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 @click.option(
     "--optimizer",
     type=Word([*OPTIMIZER_NAMES, "none"]),
+    metavar="NAME",
     default="adamw",
     show_default=True,
-    help="Optimizer whose states and updates count; none: forward and backward alone.",
+    help=f"Optimizer whose states and updates count. {NAMED}; none: forward and backward alone.",
 )
 @click.option(
     "--update",

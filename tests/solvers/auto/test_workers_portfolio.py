@@ -16,6 +16,7 @@ import memplan.planner
 import memplan.runtime
 import memplan.solvers
 import pytest
+import torch
 from ctrl_c import ctrl_c
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.generators import chain
@@ -45,6 +46,7 @@ from memplan.solvers.registry import run as registry
 from memplan.solvers.registry.arena import ArenaError
 from memplan.solvers.registry.catalogue import entry, module_of
 from memplan.solvers.workers.precompile import precompile
+from memplan.tracing.replaced import ConvertedError
 
 GRAPH = chain(6, seed=4)
 PROBLEM = Problem(GRAPH, baseline(GRAPH).peak)
@@ -318,6 +320,7 @@ MADE: dict[type[MemplanError], MemplanError] = {
     InfeasibleError: InfeasibleError("auto", 5, 9, 7),
     NotFoundError: NotFoundError("auto", 9, 7),
     ArenaError: ArenaError("auto", Problem(chain(2), 5), 7),
+    ConvertedError: ConvertedError("0.weight", torch.float16),
 }
 
 

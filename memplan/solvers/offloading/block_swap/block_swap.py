@@ -74,8 +74,8 @@ class _Swap:
 
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings, graph, clock = options.chosen(Settings), problem.graph, options.clock()
-    require_backward(NAME, graph)
     machine = linked_machine(NAME, problem, "weights of frozen blocks").machine
+    require_backward(NAME, graph)
     ways = WAYS if settings.activations == "auto" else (settings.activations,)
     found, last = list[_Swap](), list[Residency]()
     with clock.until_interrupted():

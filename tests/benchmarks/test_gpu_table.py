@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,14 @@ COMMAND = Path(__file__).parents[2] / "benchmarks" / "gpu" / "run"
 def run(output: Path, *asked: str) -> subprocess.CompletedProcess[str]:
     call = [COMMAND, "--simulated", *asked, "--output", output]
     return subprocess.run(call, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True)
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
+    """Import a module of this benchmark: others have modules of these names."""
+    monkeypatch.syspath_prepend(COMMAND.parent)
+    for file in COMMAND.parent.glob("*.py"):
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    return importlib.import_module(name)
 
 
 @pytest.mark.scripts
@@ -54,11 +63,8 @@ def test_a_typo_is_told_with_what_there_is(tmp_path: Path) -> None:
 
 def test_limits_grow_with_the_model_and_the_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command's own modules are in its folder, not in a package."""
-    monkeypatch.syspath_prepend(COMMAND.parent)
-    for name in ("rows", "models"):  # other benchmarks have modules of these names
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    rows = importlib.import_module("rows")
-    models = importlib.import_module("models")
+    rows = module(monkeypatch, "rows")
+    models = module(monkeypatch, "models")
 
     def limit(model: str, way: str, budgets: int = 1) -> float:
         asked = {"simulated": False, "model": model, "way": way, "shares": [0.5] * budgets, "seconds": 20}
@@ -72,8 +78,7 @@ def test_limits_grow_with_the_model_and_the_budgets(monkeypatch: pytest.MonkeyPa
 
 def test_a_cap_has_room_for_one_segment_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA's allocator rounds a request up to a segment before it looks at the cap."""
-    monkeypatch.syspath_prepend(COMMAND.parent)
-    row = importlib.import_module("row")
+    row = module(monkeypatch, "row")
     shares: list[float] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**34, 2**34))
@@ -85,8 +90,7 @@ def test_a_cap_has_room_for_one_segment_more(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.scripts
 def test_cuda_tests_are_collected_quickly_by_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(COMMAND.parent)
-    rows = importlib.import_module("rows")
+    rows = module(monkeypatch, "rows")
     call = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "--collect-only", *rows.CUDA_TESTS]
     done = subprocess.run(call, cwd=COMMAND.parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -19,7 +19,10 @@ def velocity_loss(output, target):
 
 
 def build(double=2, single=4, heads=2, side=8, words=12, text=64, pooled=32, batch=2, rank=4):
-    """double, single: blocks of each kind. side: latent patches along an edge. text, pooled: widths."""
+    """Return model, inputs, loss and target.
+
+    double, single: blocks of each kind. side: latent patches along an edge. text, pooled: widths.
+    """
     torch.manual_seed(0)
     model = FluxTransformer2DModel(
         num_layers=double,

@@ -18,7 +18,10 @@ def velocity_loss(output, target):
 
 
 def build(blocks=3, heads=2, feed_forward=512, video=(3, 8, 12), words=12, text=64, batch=1, rank=4):
-    """video: latent frames, rows and columns. text: width of its embeddings."""
+    """Return model, inputs, loss and target.
+
+    video: latent frames, rows and columns. text: width of its embeddings.
+    """
     torch.manual_seed(0)
     model = WanTransformer3DModel(
         num_layers=blocks, num_attention_heads=heads, ffn_dim=feed_forward, text_dim=text

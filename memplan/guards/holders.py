@@ -1,4 +1,4 @@
-"""What the holders of attached tensors say of them: block sizes, kinds, shapes.
+"""Simple attributes of the holders of attached tensors: block sizes, kinds, shapes.
 
 A holder is a parameter with tensors among its attributes, or an object between the two (a quantised weight's
 `quant_state`). The trace has read its numbers and names, so they must stay; the tensors may be replaced.

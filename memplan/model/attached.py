@@ -55,7 +55,7 @@ def attached_places(module: nn.Module) -> dict[str, Place]:
             continue
         owner, _dot, own = name.rpartition(".")
         layer = module.get_submodule(owner)
-        for attribute, holder in ((own, parameter), *_objects_beside(parameter, layer)):
+        for attribute, holder in ((own, parameter), *_objects_of_library(parameter, layer)):
             for path, thing in reachable(holder, _parts):
                 if path and is_a(thing, Tensor) and id(thing) not in seen and not thing.requires_grad:
                     seen.add(id(thing))
@@ -72,7 +72,7 @@ def settle(module: nn.Module) -> None:
             move(layer)
 
 
-def _objects_beside(parameter: nn.Parameter, layer: nn.Module) -> Iterator[tuple[str, Any]]:
+def _objects_of_library(parameter: nn.Parameter, layer: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield what the layer has of the library that the parameter's class is of."""
     library = module_of(type(parameter)).partition(".")[0]
     if library != "torch" and not is_of_user_class(type(parameter)):

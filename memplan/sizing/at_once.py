@@ -1,4 +1,4 @@
-"""What fits a GPU without a plan: the first answer for several GPUs, before a solver is asked.
+"""Largest batches without a plan: the first answer for several GPUs, before a solver is asked.
 
     as it is                  PyTorch's own loop
     gradient checkpointing    the same with torch.utils.checkpoint around each layer

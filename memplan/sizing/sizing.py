@@ -15,7 +15,7 @@ from ..graphs.errors import InputError
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import Preset
 from ..solvers.registry.catalogue import DEFAULT_SOLVER
-from .at_once import AtOnce, AtOnceSearch
+from .at_once import ADAPTERS, AtOnce, AtOnceSearch
 from .estimate_range import Span
 from .loops import Loops
 from .question import QUICK, QUICK_OF_RANKS, QUICK_OF_SEVERAL, Question, Room
@@ -23,6 +23,7 @@ from .result import SizeResult
 from .search import SizeSearch
 from .subject import Subject
 from .trial import Known
+from .words import minutes
 
 ASKED_FIRST = ("rtx3060", "rtx4060-ti-16gb", "rtx3090", "rtx4090", "rtx5090", "t4", "l4", "a100", "h100")
 """GPUs whose plans come first: those that people ask for most."""
@@ -54,7 +55,6 @@ class Sizing:
     solver, settings, time_limit: for each question; None: seconds by the graph's size.
     prices: per hour, by the preset's name, in any currency.
     report: a function that takes lines of progress; it may be replaced between two results.
-    adapted: the model with LoRA, for what fits at once; None without.
 
     Raises InputError, one line, for ranks of several GPUs, or with micro-batches.
     """
@@ -68,7 +68,6 @@ class Sizing:
     time_limit: float | None = None
     prices: Mapping[str, float] = field(default_factory=dict[str, float])
     report: Callable[[str], None] = lambda _line: None
-    adapted: Subject | None = None
     _spans: dict[tuple[int, object], tuple[object, Span]] = field(
         default_factory=dict[tuple[int, object], tuple[object, Span]]
     )
@@ -86,13 +85,13 @@ class Sizing:
 
     def at_once(self) -> list[AtOnce]:
         """Return what fits each GPU without a plan, in the order of their bytes; Ctrl-C ends it early."""
-        search, found = AtOnceSearch(self._optimizer), list[AtOnce]()
+        search, found, adapted = AtOnceSearch(self._optimizer), list[AtOnce](), self._with_adapters()
         with suppress(KeyboardInterrupt):
             for preset, room in self._by_room:
                 self.report(f"{len(found)} of {len(self.gpus)} GPUs: what fits without a plan")
                 loops = self._loops(preset)
-                adapted = self.adapted and replace(loops, estimates=self.adapted.estimates)
-                found.append(search.run(loops, room, self.batches, adapted))
+                lora = adapted and replace(loops, estimates=adapted.estimates)
+                found.append(search.run(loops, room, self.batches, lora))
         return found
 
     def results(self) -> Iterator[SizeResult]:
@@ -118,6 +117,13 @@ class Sizing:
         there = {found.preset.name for found in results}
         left = [name for name in names if name not in there]
         return Sizes(self.subject, ordered, self.several, at_once, left)
+
+    def _with_adapters(self) -> Subject | None:
+        """Return the model with LoRA; None if it has some already."""
+        loop, with_loop = self.subject.loop, self.subject.with_loop
+        if loop.lora is not None or with_loop is None:
+            return None
+        return with_loop(replace(loop, lora=ADAPTERS))
 
     @property
     def _by_room(self) -> list[tuple[Preset, Room]]:
@@ -159,11 +165,3 @@ class Sizing:
         count = len(self.gpus)
         left = "" if not done else f", {minutes(seconds / done * (count - done))} left"
         return f"{done} of {count} GPUs{left}: "
-
-
-def minutes(seconds: float) -> str:
-    """Return a time to come in words: 'less than a minute', 'some 3 minutes', 'some 2 hours'."""
-    if seconds < 60:
-        return "less than a minute"
-    number, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
-    return f"some {number:.0f} {unit}{'' if round(number) == 1 else 's'}"

@@ -14,6 +14,7 @@ from ..graphs.errors import InputError
 from ..graphs.transformations.updates import When
 
 if TYPE_CHECKING:
+    from ..model.variant import Variant
     from ..profiling.profile.estimates import Estimates
 
 
@@ -57,13 +58,18 @@ class LoopOptions:
 
 
 class Subject(NamedTuple):
-    """The model to size. what: a short description, None if the file alone describes it."""
+    """The model to size.
+
+    what: a short description, None if the file alone describes it.
+    with_loop: returns the same model with other options; its file is not run once more. None: there is none.
+    """
 
     name: str
     what: str | None
     optimizer: str
     estimates: Estimates
     loop: LoopOptions = LoopOptions()
+    with_loop: Callable[[LoopOptions], Subject] | None = None
 
 
 def open_subject(
@@ -89,24 +95,16 @@ def open_subject(
         is_configuration,
         load_configuration,
     )
-    from ..model.lora import parse_low_rank
-    from ..model.variant import Variant
     from ..profiling.profile.estimates import Estimates
     from ..profiling.profile.kept_traces import KeptTraces
     from ..updates.choice import OptimizerChoice
 
     _refuse_other_names(model)
     what = None
-    variant = None
-    if loop.quantize is not None and loop.lora is None:
-        raise InputError("--quantize freezes the weights: add --lora r=16, whose adapters are trained")
-    if loop.changes_model:
-        lora = None if loop.lora is None else parse_low_rank(loop.lora)
-        variant = Variant(lora, loop.autocast, loop.attention, loop.quantize)
+    first = _variant(loop)
     is_config = is_configuration(model)
     path = configuration_file(model) if is_config else Path(path_and_entry(model)[0])
-    options = model, length, dtype, variant, optimizer, update
-    kept = KeptTraces(path, *options) if cached else None
+    kept = KeptTraces(path, model, length, dtype, first, optimizer, update) if cached else None
     if is_config:
         load = cache(lambda: load_configuration(model, length, dtype))
 
@@ -128,9 +126,28 @@ def open_subject(
     else:
         with nullcontext() if kept is None else kept.watching():
             file = load_model_file(model)
-    file = file._replace(variant=variant)
     choice = None if optimizer == "none" else OptimizerChoice(optimizer, update)
-    return Subject(file.name, what, optimizer, Estimates(file, choice, report, kept), loop)
+
+    def with_loop(loop: LoopOptions) -> Subject:
+        variant = _variant(loop)
+        own = kept and kept.with_options(model, length, dtype, variant, optimizer, update)
+        estimates = Estimates(file._replace(variant=variant), choice, report, own)
+        return Subject(file.name, what, optimizer, estimates, loop, with_loop)
+
+    return with_loop(loop)
+
+
+def _variant(loop: LoopOptions) -> Variant | None:
+    """Return the options that change the model; None if none does. Raises InputError."""
+    from ..model.lora import parse_low_rank
+    from ..model.variant import Variant
+
+    if loop.quantize is not None and loop.lora is None:
+        raise InputError("--quantize freezes the weights: add --lora r=16, whose adapters are trained")
+    if not loop.changes_model:
+        return None
+    lora = None if loop.lora is None else parse_low_rank(loop.lora)
+    return Variant(lora, loop.autocast, loop.attention, loop.quantize)
 
 
 def _refuse_other_names(model: str) -> None:

@@ -51,3 +51,11 @@ def number(value: float, digits: int = 2) -> str:
     places = digits - 1 - floor(log10(value))
     rounded = round(value, places)
     return f"{rounded:,.{max(0, places)}f}"
+
+
+def minutes(seconds: float) -> str:
+    """Return a time to come in words: 'less than a minute', 'some 3 minutes', 'some 2 hours'."""
+    if seconds < 60:
+        return "less than a minute"
+    number, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
+    return f"some {number:.0f} {unit}{'' if round(number) == 1 else 's'}"

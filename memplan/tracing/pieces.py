@@ -70,7 +70,7 @@ _EXACT = {
 """Operators that round once per element: the strides of what they read change no bit."""
 
 _PRODUCTS = {aten.mm, aten.addmm, aten.addmm_}
-"""Nor do they in these on a CPU, whose kernels pack what they read. On CUDA strides choose the kernel."""
+"""Products, as exact on a CPU, whose kernels pack what they read. On CUDA strides choose the kernel."""
 
 _OURS = {*SCATTERED, copy, in_form, aten.fill.Tensor, aten.fill.Scalar}
 """What functionalising writes for a change in place, and what replaces it."""

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from memplan.graphs.errors import InputError
-from memplan.graphs.machines.presets import find_preset
+from memplan.graphs.machines.presets import find_preset, presets
+from memplan.model.quantised import KINDS
 from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import figures_of
 from memplan.profiling.profile.estimates import Estimates
 from memplan.sizing.at_once import (
+    ADAPTERS,
     AS_IT_IS,
     CHECKPOINTING,
     EIGHT_BIT,
@@ -20,9 +22,10 @@ from memplan.sizing.at_once import (
 )
 from memplan.sizing.loops import NO_LINKS, Loops
 from memplan.sizing.question import Room
-from memplan.sizing.sizing import Sizing, minutes
-from memplan.sizing.subject import LoopOptions, Subject, open_subject
+from memplan.sizing.sizing import ASKED_FIRST, Sizing
+from memplan.sizing.subject import QUANTIZED, LoopOptions, Subject, open_subject
 from memplan.sizing.trial import TOLERANCE
+from memplan.sizing.words import minutes
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 
@@ -116,10 +119,11 @@ def test_a_model_without_layers_has_nothing_to_checkpoint(
 
 def test_adapters_are_as_of_a_command_with_lora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = opened(tmp_path, monkeypatch)
-    adapted = open_subject(
-        "model.py", None, None, "adamw", "in-backward", LoopOptions(lora="r=2"), print, cached=False
-    )
-    (at_once,) = Sizing(subject, [(GPU, ROOM)], batches=[8, 64, 8192], adapted=adapted).at_once()
+    Path("model.py").write_text("raise ValueError('run a second time')")
+    (at_once,) = Sizing(subject, [(GPU, ROOM)], batches=[8, 64, 8192]).at_once()
+    Path("model.py").write_text(MODEL)
+    words = "model.py", None, None, "adamw", "in-backward", LoopOptions(lora=ADAPTERS)
+    adapted = open_subject(*words, print, cached=False)
     alone = AtOnceSearch("adamw").run(loops_of(adapted), ROOM, [8, 64, 8192])
     assert [way[1:] for way in at_once.ways[3:]] == [way[1:] for way in alone.ways[:2]]
     assert [way.name for way in at_once.ways[3:]] == [LORA, LORA_CHECKPOINTING]
@@ -152,3 +156,12 @@ def test_what_the_model_refuses_is_left_to_the_second_stage(
 )
 def test_a_time_to_come_in_words(seconds: float, words: str) -> None:
     assert minutes(seconds) == words
+
+
+def test_the_gpus_that_come_first_are_known() -> None:
+    assert set(ASKED_FIRST) <= presets().keys()
+
+
+def test_the_kinds_of_quantised_weights_are_the_models() -> None:
+    """The command names them without torch."""
+    assert QUANTIZED == KINDS

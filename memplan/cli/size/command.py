@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from ...planner.budget import Budget, spelled
 from ...report.origin import made
 from ...report.size import page
 from ...sizing.answer import answer_of, nothing_fits
-from ...sizing.at_once import ADAPTERS
 from ...sizing.documents import document_of
 from ...sizing.estimate_range import usable
 from ...sizing.question import Room
@@ -229,19 +227,16 @@ def size(
         with working(f"reading {model}") as report:
             rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
             rank = _of_rank(rooms[0][0].machine, network, has_host=has_host)
-            opened = partial(
-                open_subject,
+            subject = open_subject(
                 model,
                 length,
                 dtype=dtype,
                 optimizer=optimizer,
                 update=update,
+                loop=loop,
                 report=report,
                 cached=cached,
             )
-            subject = opened(loop=loop)
-            with_lora = len(rooms) > 1 and loop.lora is None
-            adapted = opened(loop=replace(loop, lora=ADAPTERS)) if with_lora else None
             leave_out_all()  # PyTorch's objects, through which each collection would look
             sizing = Sizing(
                 subject,
@@ -253,7 +248,6 @@ def size(
                 time_limit=time_limit,
                 prices=prices,
                 report=report,
-                adapted=adapted,
             )
             at_once = sizing.at_once() if sizing.several else []
         screen = Screen(sizing, output, working)

@@ -1,4 +1,4 @@
-"""What `plan size` prints: the answer for one GPU; for several what fits at once, then rows as they come."""
+"""The lines of `plan size`: the answer for one GPU; for several what fits at once, then rows as they come."""
 
 from __future__ import annotations
 

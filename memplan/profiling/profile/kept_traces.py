@@ -60,7 +60,7 @@ class KeptTraces:
     """Traces of one model that are kept on disk. path: its file. asked: all options that it depends on."""
 
     def __init__(self, path: Path, *asked: object) -> None:
-        self._folder = user_cache() / "traces"
+        self._path, self._folder = path, user_cache() / "traces"
         # MEMPLAN_*: options, of which `asked` has those that matter
         self._environment = {
             name: value
@@ -76,6 +76,12 @@ class KeptTraces:
             )
             return
         self._key = None  # it can't be read: the next reader says why
+
+    def with_options(self, *asked: object) -> KeptTraces:
+        """Return the traces with other options; they too depend on all that was read so far."""
+        others = KeptTraces(self._path, *asked)
+        others._reads.add(self._reads)
+        return others
 
     @contextmanager
     def watching(self) -> Generator[None]:

@@ -25,7 +25,7 @@ from ..layers.offload_intervals import Positions, uses_of
 from ..layers.windows import entered
 
 WAYS = ("keep", "checkpoint")
-"""What becomes of activations."""
+"""Treatments of activations: kept, or a checkpoint around each block."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,8 @@ def open_subject(
     first = _variant(loop)
     is_config = is_configuration(model)
     path = configuration_file(model) if is_config else Path(path_and_entry(model)[0])
-    kept = KeptTraces(path, model, length, dtype, first, optimizer, update) if cached else None
+    asked = (model, length, dtype)
+    kept = KeptTraces(path, *asked, first, optimizer, update) if cached else None
     if is_config:
         load = cache(lambda: load_configuration(model, length, dtype))
 
@@ -130,9 +131,9 @@ def open_subject(
 
     def with_loop(loop: LoopOptions) -> Subject:
         variant = _variant(loop)
-        own = kept and kept.with_options(model, length, dtype, variant, optimizer, update)
+        own = kept and kept.with_options(*asked, variant, optimizer, update)
         estimates = Estimates(file._replace(variant=variant), choice, report, own)
-        return Subject(file.name, what, optimizer, estimates, loop, with_loop)
+        return Subject(file.name, what, optimizer, estimates, loop=loop, with_loop=with_loop)
 
     return with_loop(loop)
 

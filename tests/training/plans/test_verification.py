@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
-from tempfile import gettempdir
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,20 +31,23 @@ LIMITS = {"late": 1}
 
 @pytest.fixture(autouse=True)
 def script(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of pytest begin from no file, like a notebook, and other tests load what they have written."""
+    """This file is the user's only one, of any age.
+
+    Workers of pytest begin from no file, like a notebook. Other tests are loaded too, and they or their files
+    may change while these run.
+    """
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-    there, here = signature._modules, str(Path(__file__).resolve().parents[3])
-    written = os.path.realpath(gettempdir())
+    monkeypatch.setattr(signature, "process_began", lambda: inf)
+    there = signature._modules
 
-    def stays(file: str) -> bool:
-        """A clone may lie among temporary files too."""
-        return file.startswith(here) or not file.startswith(written)
+    def modules() -> list[tuple[str, str | None]]:
+        return [
+            (name, file)
+            for name, file in there()
+            if file == __file__ or signature._is_of_others(name, file or "")
+        ]
 
-    monkeypatch.setattr(
-        signature,
-        "_modules",
-        lambda: [(name, file) for name, file in there() if stays(os.path.realpath(file or ""))],
-    )
+    monkeypatch.setattr(signature, "_modules", modules)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Ranks that make other calls than each other are refused on all of them, in one line that says who does what."""
+"""Ranks that make different calls: all of them refuse, in one line that says which rank makes which call."""
 
 from __future__ import annotations
 
@@ -17,34 +17,30 @@ from memplan.training.plans.agreement import Agreement, Found, SharedCall
 RANKS = 3
 
 
-class Threads:
-    """Ranks that are threads of this process."""
+class Thread:
+    """A rank that is a thread of this process. rows: what each rank gives, which all share."""
 
-    def __init__(self) -> None:
-        self._barrier, self._rows = Barrier(RANKS, timeout=10), [cast("Any", None)] * RANKS
+    def __init__(self, rank: int, rows: list[Any], barrier: Barrier) -> None:
+        self._rank, self._rows, self._barrier = rank, rows, barrier
 
-    def rank(self, own: int) -> Ranks:
-        class Rank:
-            def gathered(_self, mine: Any) -> list[Any]:
-                self._rows[own] = mine
-                self._barrier.wait()
-                found = [*self._rows]
-                self._barrier.wait()  # nobody writes the next row before all have read this one
-                return found
+    def gathered(self, mine: Any) -> list[Any]:
+        self._rows[self._rank] = mine
+        self._barrier.wait()
+        found = [*self._rows]
+        self._barrier.wait()  # nobody writes the next row before all have read this one
+        return found
 
-            def numbers(self, *mine: int) -> list[list[int]]:
-                return self.gathered([*mine])
-
-        return cast("Ranks", Rank())
+    def numbers(self, *mine: int) -> list[list[int]]:
+        return self.gathered([*mine])
 
 
 def outcomes(calls: Sequence[Callable[[Ranks], object]]) -> list[str]:
     """Return what each rank's call raises, all at once; empty if it raises nothing."""
-    threads = Threads()
+    rows, barrier = list[Any]([None] * RANKS), Barrier(RANKS, timeout=10)
 
     def outcome(rank: int) -> str:
         try:
-            calls[rank](threads.rank(rank))
+            calls[rank](cast("Ranks", Thread(rank, rows, barrier)))
         except MismatchError as error:
             return str(error)
         return ""
@@ -64,6 +60,11 @@ def batch(purpose: Purpose) -> Callable[[Ranks], Found]:
     )
 
 
+def not_all(rank: int, call: SharedCall) -> str:
+    together = "call it on all ranks together, or on none"
+    return f"rank {rank} of {RANKS} calls step.{call}, and not all ranks do: {together}"
+
+
 @pytest.mark.parametrize("call", ["update", "save", "load"])
 def test_the_same_call_on_all_ranks_goes_on(call: SharedCall) -> None:
     assert outcomes([shared(call)] * RANKS) == [""] * RANKS
@@ -71,8 +72,7 @@ def test_the_same_call_on_all_ranks_goes_on(call: SharedCall) -> None:
 
 @pytest.mark.parametrize(("most", "one"), [("save", "load"), ("load", "update"), ("update", "save")])
 def test_another_call_without_a_batch_is_refused(most: SharedCall, one: SharedCall) -> None:
-    line = f"rank 0 of {RANKS} calls step.{most}, and not all ranks do: call it on all ranks together, or on none"
-    assert outcomes([shared(most), shared(most), shared(one)]) == [line] * RANKS
+    assert outcomes([shared(most), shared(most), shared(one)]) == [not_all(0, most)] * RANKS
 
 
 def test_a_call_among_batches_is_refused() -> None:
@@ -83,5 +83,6 @@ def test_a_call_among_batches_is_refused() -> None:
 
 
 def test_another_purpose_is_refused_and_its_rank_named() -> None:
-    line = "ranks 0 and 2 make different calls, step.__call__ and step.evaluate: all ranks make each call together"
+    calls = "step.__call__ and step.evaluate"
+    line = f"ranks 0 and 2 make different calls, {calls}: all ranks make each call together"
     assert outcomes([batch("train"), batch("train"), batch("evaluate")]) == [line] * RANKS

@@ -21,9 +21,11 @@ from memplan.cli.report import _origin
 from memplan.devices.device.cpu import Cpu
 from memplan.graphs.errors import InputError
 from memplan.graphs.units import format_bytes
+from memplan.model.iteration import Iteration
 from memplan.solvers.problem import InfeasibleError
 from memplan.training import progress
-from memplan.training.plans.loop_memory import optimizers_of
+from memplan.training.options import Options
+from memplan.training.plans.loop_memory import LoopMemory, LoopWatch, optimizers_of
 from memplan.training.progress import ProgressEvent
 from torch import nn
 from torch.nn import functional
@@ -279,3 +281,23 @@ def test_the_refusal_includes_what_is_outside() -> None:
     loops = Loops(adam, Loops.zero_grad_first)
     with pytest.raises(InfeasibleError, match=r"includes .* of AdamW's states and .* of \.grad"):
         loops.plan("20%")
+
+
+def test_what_is_unfrozen_is_told_from_what_was_trained_before() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4, bias=False)).requires_grad_(False)
+    first, bias, second = module.parameters()
+    first.requires_grad_()
+    iteration, options = Iteration(module, (torch.ones(1, 2),)), Options(budget="100%")
+    loop = LoopWatch(iteration, options, lambda _trained: LoopMemory())
+    assert not loop.others_train()
+    first.requires_grad_(False)
+    second.requires_grad_()
+    bias.requires_grad_()
+    assert loop.others_train()
+    before, since = loop.unfrozen()
+    assert [*map(id, before)] == [id(first)]
+    assert [*map(id, since)] == [id(bias), id(second)]
+    loop.look_at_frozen()
+    assert not loop.others_train()
+    assert {*map(id, loop.unfrozen()[0])} == {id(bias), id(second)}
+    assert loop.unfrozen()[1] == []

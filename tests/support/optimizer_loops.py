@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import memplan
@@ -12,8 +13,8 @@ from memplan.model.accumulated import SUM
 from memplan.updates.catalogue import is_planned
 from torch import Tensor, nn
 
-STEPS = 8
-"""RAdam with its own betas rectifies from the sixth step on."""
+STEPS = 10
+"""Updates. RAdam with its own betas rectifies from the sixth on."""
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 
@@ -47,7 +48,7 @@ def state_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, A
 def trained(
     module: nn.Module, optimizer: torch.optim.Optimizer, norm: float | None = None, every: int = 1
 ) -> None:
-    for number, batch in enumerate(batches(module), 1):
+    for number, batch in enumerate(batches(module, STEPS * every), 1):
         (loss_of(module(batch)) / every).backward()
         if number % every == 0:
             if norm is not None:
@@ -66,7 +67,7 @@ def planned(
     module: nn.Module, optimizer: Any, norm: float | None = None, every: int = 1, **options: Any
 ) -> None:
     step = step_of(module, optimizer, max_grad_norm=norm, gradient_accumulation_steps=every, **options)
-    for batch in batches(module):
+    for batch in batches(module, STEPS * every):
         step(batch)
 
 
@@ -109,3 +110,23 @@ def compare_loaded(make: Make, own: nn.Module) -> None:
     trained(own, eager)
     trained(last, back)
     check_equal(state_of(own, eager), state_of(last, back))
+
+
+def compare_resumed(make: Make, own: nn.Module, folder: Path, norm: float = 0.01, every: int = 2) -> None:
+    """Save a planned run in the midst of an update, go on with another module and optimizer, and compare."""
+    modules = [copy.deepcopy(own) for _ in range(2)]
+    eager, *optimizers = map(make, (own, *modules))
+    trained(own, eager, norm, every)
+    first, last = (
+        step_of(*pair, max_grad_norm=norm, gradient_accumulation_steps=every)
+        for pair in zip(modules, optimizers, strict=True)
+    )
+    given = batches(own, STEPS * every)
+    half = len(given) // 2 + 1
+    for batch in given[:half]:
+        first(batch)
+    first.save(folder / "saved")
+    last.load(folder / "saved")
+    for batch in given[half:]:
+        last(batch)
+    check_equal(state_of(own, eager), state_of(modules[1], optimizers[1]))

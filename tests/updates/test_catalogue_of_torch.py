@@ -5,6 +5,7 @@ The oracle is the optimizer itself in an ordinary loop.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.model.accumulated import OLD_SUM, SUM
 from memplan.updates.catalogue import check_by_element, description, is_planned
-from optimizer_loops import Make, batches, compare, compare_loaded, network, step_of
+from optimizer_loops import Make, batches, compare, compare_loaded, compare_resumed, network, step_of
 from torch import nn
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -87,6 +88,12 @@ def test_clipped_and_accumulated(name: str, every: int) -> None:
 @pytest.mark.parametrize("name", OPTIONS)
 def test_training_goes_on_from_saved_states(name: str) -> None:
     compare_loaded(make_of(name, lr=1e-2), network_for(name))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_checkpoint_goes_on(name: str, tmp_path: Path) -> None:
+    compare_resumed(make_of(name, lr=1e-2, weight_decay=0.1), network_for(name), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from optimizer_loops import (
     check_equal,
     compare,
     compare_loaded,
+    compare_resumed,
     network,
     planned,
     state_of,
@@ -86,18 +87,10 @@ def test_compared_with_eager_before_training() -> None:
     compare(make_of("AdamW8bit"), network(width=72), verify=True)
 
 
-def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
-    own, other = network(width=72), network(width=72)
-    make = make_of("AdamW8bit")
-    optimizers = [make(module) for module in (own, other)]
-    step, loading = (step_of(*pair) for pair in zip((own, other), optimizers, strict=True))
-    first, second, *_others = batches(own)
-    step(first)
-    step.save(tmp_path / "saved")
-    loading.load(tmp_path / "saved")
-    for each in (step, loading):
-        each(second)
-    check_equal(state_of(own, optimizers[0]), state_of(other, optimizers[1]))
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", ["AdamW8bit", "PagedAdamW8bit", "Lion8bit", "PagedAdamW"])
+def test_a_checkpoint_goes_on(name: str, tmp_path: Path) -> None:
+    compare_resumed(make_of(name, min_8bit_size=1), network(width=72), tmp_path)
 
 
 def test_a_table_of_another_package_is_refused() -> None:

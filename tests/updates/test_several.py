@@ -12,7 +12,7 @@ import unplanned
 from memplan.graphs.errors import InputError
 from memplan.updates.choice import OptimizerChoice
 from memplan.updates.several import members_of
-from optimizer_loops import batches, check_equal, loss_of, network, step_of
+from optimizer_loops import STEPS, batches, check_equal, loss_of, network, step_of
 from torch import nn
 
 Optimizers = list[torch.optim.Optimizer]
@@ -33,8 +33,8 @@ def states(module: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
 
 
 def trained(module: nn.Module, optimizers: Optimizers, norm: float | None = None, every: int = 1) -> None:
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers]
-    for number, batch in enumerate(batches(module), 1):
+    schedules = schedules_of(optimizers)
+    for number, batch in enumerate(batches(module, STEPS * every), 1):
         (loss_of(module(batch)) / every).backward()
         if number % every == 0:
             if norm is not None:
@@ -45,10 +45,17 @@ def trained(module: nn.Module, optimizers: Optimizers, norm: float | None = None
                 schedule.step()
 
 
-def planned(module: nn.Module, optimizers: Optimizers, **options: Any) -> None:
-    step = step_of(module, optimizers, **options)
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers]
-    for batch in batches(module):
+def planned(module: nn.Module, optimizers: Optimizers, every: int = 1, **options: Any) -> None:
+    step = step_of(module, optimizers, gradient_accumulation_steps=every, **options)
+    go_on(step, schedules_of(optimizers), batches(module, STEPS * every))
+
+
+def schedules_of(optimizers: Optimizers) -> list[Any]:
+    return [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers]
+
+
+def go_on(step: Any, schedules: list[Any], given: list[torch.Tensor]) -> None:
+    for batch in given:
         step(batch)
         if step.optimizer_stepped:
             for schedule in schedules:
@@ -60,7 +67,7 @@ def test_muon_with_adamw(norm: float | None, every: int) -> None:
     own, other = network(), network()
     eager, optimizers = pair(own), pair(other)
     trained(own, eager, norm, every)
-    planned(other, optimizers, max_grad_norm=norm, gradient_accumulation_steps=every)
+    planned(other, optimizers, every, max_grad_norm=norm)
     check_equal(states(own, eager), states(other, optimizers))
 
 
@@ -87,16 +94,21 @@ def test_states_are_loaded_both_ways() -> None:
 
 
 def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
-    own, other = network(), network()
-    optimizers = [pair(module) for module in (own, other)]
-    step, loading = (step_of(*each) for each in zip((own, other), optimizers, strict=True))
-    first, second, *_others = batches(own)
-    step(first)
-    step.save(tmp_path / "saved")
-    loading.load(tmp_path / "saved")
-    for each in (step, loading):
-        each(second)
-    check_equal(states(own, optimizers[0]), states(other, optimizers[1]))
+    """From the midst of an update, clipped."""
+    own, *modules = [network() for _ in range(3)]
+    eager, *optimizers = map(pair, (own, *modules))
+    trained(own, eager, norm=0.01, every=2)
+    first, last = (
+        step_of(*each, max_grad_norm=0.01, gradient_accumulation_steps=2)
+        for each in zip(modules, optimizers, strict=True)
+    )
+    given, half = batches(own, 2 * STEPS), STEPS + 1
+    go_on(first, schedules_of(optimizers[0]), given[:half])
+    first.save(tmp_path / "saved")
+    schedules = schedules_of(optimizers[1])  # these set the first rates, and `load` those of the update
+    last.load(tmp_path / "saved")
+    go_on(last, schedules, given[half:])
+    check_equal(states(own, eager), states(modules[1], optimizers[1]))
 
 
 def test_the_command_line_adds_adamw_to_muon() -> None:

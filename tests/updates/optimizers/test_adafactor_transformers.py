@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from memplan.updates.choice import OptimizerChoice
-from optimizer_loops import Make, compare, compare_loaded, network
+from optimizer_loops import Make, compare, compare_loaded, compare_resumed, network
 from torch import nn
 
 transformers = pytest.importorskip("transformers")
@@ -54,6 +55,10 @@ def test_a_weight_of_three_dimensions() -> None:
 
 def test_states_are_loaded_both_ways() -> None:
     compare_loaded(make_of(), network())
+
+
+def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
+    compare_resumed(make_of(weight_decay=0.1, beta1=0.9), network(), tmp_path)
 
 
 def test_the_command_line_makes_one() -> None:

@@ -7,7 +7,7 @@ first, in a copy: whatever reads the gradient may be recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -41,17 +41,23 @@ class Effort(NamedTuple):
     temporaries: int
 
 
+def _no_products(_shape: Sequence[int], _keywords: Mapping[str, Any]) -> int:
+    return 0
+
+
 class UpdateFunction(NamedTuple):
     """An update function with its cost.
 
     call: the function. A program's fingerprint has its `__name__`: another name makes graph files unusable.
     effort: the cost by the function's keywords.
     fused: whether it is one fused kernel of PyTorch.
+    flops: of its products of matrices in bfloat16, by the weight's shape and the function's keywords.
     """
 
     call: Target
     effort: Callable[[Mapping[str, Any]], Effort]
     fused: bool = False
+    flops: Callable[[Sequence[int], Mapping[str, Any]], int] = _no_products
 
 
 class Form(NamedTuple):

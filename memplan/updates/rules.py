@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from .catalogue import FUNCTIONS
-from .planned_optimizer import Effort, clipped
+from .planned_optimizer import Effort, UpdateFunction, clipped
 
 
 def on_master(
@@ -65,10 +65,15 @@ RULES: dict[str, Callable[..., None]] = {
 """Update functions that can be called by name within another update function."""
 
 
+def innermost(target: Any, keywords: Mapping[str, Any]) -> UpdateFunction:
+    """Return the optimizer's own update function within an update."""
+    named = {keywords.get(name) for name in ("update", "of", "on", "rule")} | {target.__name__}
+    return next(FUNCTIONS[name] for name in named if name in FUNCTIONS)
+
+
 def is_fused(target: Any, keywords: Mapping[str, Any]) -> bool:
     """Return whether an update ends in a fused kernel."""
-    named = {keywords.get(name) for name in ("update", "of", "on", "rule")} | {target.__name__}
-    return any(name in FUNCTIONS and FUNCTIONS[name].fused for name in named)
+    return innermost(target, keywords).fused
 
 
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:

@@ -34,7 +34,7 @@ from ...torch_support.unsupported import is_value_dependent
 from ...tracing.trace import trace
 from ...updates.choice import OptimizerChoice, updated
 from ...updates.optimizers.adamw import ADAMW, ADAMW_FUSED
-from ...updates.rules import effort, is_fused
+from ...updates.rules import effort, innermost
 from ...updates.updates import updates_weights
 from .efficiency import efficiencies
 from .fake_build import fake_build
@@ -152,6 +152,7 @@ def _source_on(preset: Preset, demands: Sequence[Demand]) -> dict[str, Any]:
 class Demand:
     """Demand of one operation on a GPU.
 
+    work: of an update its products of matrices alone.
     workspace: see workspace.py; of an update its temporaries.
     passes: of an update, how often it walks over as many bytes as the gradient has (`size`).
     fused: by a fused kernel.
@@ -168,15 +169,19 @@ class Demand:
         relative to AdamW.
 
         The machine names AdamW's speed. A fused update is compared with the fused AdamW, if the machine names
-        that. Without a named speed an update runs at the bandwidth of the device, and on no host.
+        that. Without a named speed an update runs at the bandwidth of the device, and on no host. Products of
+        matrices take time in addition, and run on no host, whose speed at them no machine names.
         """
         launch = launch_seconds(phase)
         if self.passes is None:
             return Cost(seconds(self.work, gpu), self.workspace.usual, launch_seconds=launch)
         passed = self.passes * self.size
         host = _pass_rate(updates.host, updates.host_fused, fused=self.fused)
+        products = 0.0
+        if self.work.flops:
+            host, products = None, seconds(self.work, gpu)
         return Cost(
-            update_seconds(passed, gpu, updates, fused=self.fused),
+            update_seconds(passed, gpu, updates, fused=self.fused) + products,
             self.workspace.usual,
             None if host is None else passed / host,
             self.workspace.usual,
@@ -241,10 +246,11 @@ def _demand(program: Program, call: Call) -> Demand:
 def _update(program: Program, call: Call) -> Demand:
     # Update functions read weight, gradient, then states.
     _weight, gradient, *_states = values_read(call)
-    size = distinct_bytes(_layout(program, gradient))
+    like, update = _layout(program, gradient), innermost(call.target, call.keywords)
+    size, work = distinct_bytes(like), Work(update.flops(like.shape, call.keywords), 0, "bfloat16", "product")
     passes, temporaries = effort(call.target, call.keywords)
     workspace = Workspace(temporaries * size, temporaries * size)
-    return Demand(Work(0, 0, ""), workspace, passes, size, is_fused(call.target, call.keywords))
+    return Demand(work, workspace, passes, size, update.fused)
 
 
 def _pass_rate(adamw: float | None, fused_adamw: float | None, *, fused: bool) -> float | None:

@@ -12,7 +12,7 @@ https://kellerjordan.github.io/posts/muon.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -69,9 +69,15 @@ def _choose(
 
 
 def _effort(keywords: Mapping[str, Any]) -> Effort:
-    """Count the passes of a square weight in bfloat16, whose products of matrices are not in it."""
+    """Count the passes of a square weight in bfloat16, without its products of matrices."""
     clip = int("clip" in keywords)
     return Effort(16 + 6 * keywords["ns_steps"] + 2 * clip, 4 + clip)
+
+
+def _flops(shape: Sequence[int], keywords: Mapping[str, Any]) -> int:
+    """Count the three products of each iteration: X·Xᵀ, its square, and that times X."""
+    rows, columns = sorted(shape)  # the iteration transposes a tall weight
+    return int(keywords["ns_steps"]) * (4 * rows**2 * columns + 2 * rows**3)
 
 
 def _takes(weight: Tensor) -> bool:
@@ -84,7 +90,7 @@ OPTIMIZER = PlannedOptimizer(
     hyperparameters=("lr", "weight_decay", "momentum", "nesterov", "eps"),
     numbers=("lr", "weight_decay", "momentum", "eps"),
     choose=_choose,
-    functions=(UpdateFunction(muon, _effort),),
+    functions=(UpdateFunction(muon, _effort, flops=_flops),),
     constants=_CONSTANTS,
     zeros=("weight_decay",),
     by_element=False,

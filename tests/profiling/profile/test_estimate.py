@@ -9,6 +9,7 @@ import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Phase
+from memplan.graphs.machine import Updates
 from memplan.graphs.machines.gpus import find_gpu
 from memplan.graphs.machines.presets import find_preset
 from memplan.model.file import load_model_file
@@ -17,9 +18,11 @@ from memplan.profiling.profile.efficiency import efficiencies
 from memplan.profiling.profile.estimate import estimate, estimate_program
 from memplan.profiling.profile.fake_build import fake_build
 from memplan.tracing.trace import trace
+from memplan.updates.choice import OptimizerChoice, updated
 from not_none import not_none
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.flop_counter import FlopCounterMode
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 A100 = find_gpu("A100")
@@ -48,6 +51,31 @@ def test_a_larger_batch_takes_longer_and_a_larger_gpu_less():
     assert times == sorted(set(times))
     for small, large in LARGER:
         assert all(seconds_of(p, find_gpu(large)) <= seconds_of(p, find_gpu(small)) for p in batches)
+
+
+@pytest.mark.parametrize("size", [(4096, 4096), (1024, 4096), (4096, 1024)])
+def test_muons_products_of_matrices_take_their_time(size):
+    """The oracle counts those that PyTorch's own step runs."""
+
+    def build():
+        layer = nn.Linear(*size, bias=False)
+        return Iteration(layer, (torch.ones(8, size[0]),), torch.sum)
+
+    weight = nn.Parameter(torch.ones(size, device="meta"))
+    weight.grad = torch.ones(size, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        torch.optim.Muon([weight]).step()
+    choice = OptimizerChoice("muon", lr=1e-3)
+    program = trace(updated(fake_build(build), choice))
+    updates = [op.phase == Phase.UPDATE for op in program.operations]
+    cost = estimate_program(program, A100)[updates.index(True)]
+    products = counter.get_total_flops() / (
+        A100.bfloat16 * efficiencies().of_rate(A100.capability, "bfloat16")
+    )
+    walks = cost.seconds - products / efficiencies().kinds["product"]
+    assert 0 < walks < 46 * 4 * weight.numel() / (A100.bandwidth / 4)
+    on_host = estimate_program(program, A100, updates=Updates(host=1e9))
+    assert on_host[updates.index(True)].host_seconds is None
 
 
 def test_the_sum_is_that_of_the_matrix_products_where_they_dominate():

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,14 @@ def parts_of_wrapper(tensor: Tensor) -> list[Tensor]:
     wrapper: Any = tensor
     names, _context = wrapper.__tensor_flatten__()
     return [getattr(wrapper, name) for name in names]
+
+
+def wrapper_of(like: Tensor, parts: Iterable[Tensor]) -> Tensor:
+    """Return a wrapper like another one, made of these parts."""
+    wrapper: Any = like
+    names, context = wrapper.__tensor_flatten__()
+    made = dict(zip(names, parts, strict=True))
+    return type(wrapper).__tensor_unflatten__(made, context, like.shape, like.stride())
 
 
 def coo_parts(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ import copy
 import inspect
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -28,10 +28,11 @@ from ..torch_support.torch_fakes import (
     TorchDispatchMode,
     no_dispatch_modes,
     no_torch_function,
+    uncompiled,
 )
 from ..torch_support.torch_operators import ASKS_FOR_A_NUMBER
 from ..torch_support.torch_optimizers import HOOKS_OF_STEPS
-from ..torch_support.torch_tensors import memory_of
+from ..torch_support.torch_tensors import memory_of, parts_of_wrapper, wrapper_of, wraps_others
 from ..torch_support.torch_trees import tree_leaves, tree_map
 from .catalogue import described_groups
 from .planned_optimizer import state_like
@@ -109,7 +110,8 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
             for key in trained_ids & fakes.keys():
                 fakes[key].grad = torch.empty_like(fakes[key])
             given = [t for fake in fakes.values() for t in (fake, fake.grad) if t is not None]
-            with _Counting(given) as counting:
+            # A compiled function that met this mode would be left uncompiled for good: also in the own steps.
+            with uncompiled(), _Counting(given) as counting:
                 other.state.update(_states_without_data(optimizer, fakes))
                 for _ in range(_STEPS):
                     step(other)
@@ -151,10 +153,17 @@ def _states_there(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Par
     found = {
         memory_of(state): size_bytes(state, state.device)
         for weight in weights
-        for state in optimizer.state.get(weight, {}).values()
-        if isinstance(state, Tensor) and state.device == weight.device
+        for state in _with_memory(optimizer.state.get(weight, {}).values())
+        if state.device == weight.device
     }
     return sum(found.values()) if all(optimizer.state.get(weight) for weight in weights) else 0
+
+
+def _with_memory(things: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among these things; in place of one that wraps others, these."""
+    for thing in things:
+        if isinstance(thing, Tensor):
+            yield from _with_memory(parts_of_wrapper(thing)) if wraps_others(thing) else (thing,)
 
 
 def _without_data(
@@ -181,6 +190,8 @@ def _states_without_data(
     def copied(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return copy.deepcopy(value)
+        if wraps_others(value):
+            return wrapper_of(value, map(copied, parts_of_wrapper(value)))
         return torch.empty(value.shape, dtype=value.dtype, device=value.device)
 
     return {
@@ -211,8 +222,8 @@ class _Counting(TorchDispatchMode):
             return 0.5 if dtype.is_floating_point else dtype == torch.bool or 1  # a flag is True
         self.peak = max(self.peak, self.live)
         made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor) and memory_of(tensor) not in self._given:
+        for tensor in _with_memory(tree_leaves(made)):
+            if memory_of(tensor) not in self._given:
                 self._count(tensor)
         self.peak = max(self.peak, self.live + self._beside(func, args, kwargs or {}))
         return made

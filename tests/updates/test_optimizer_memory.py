@@ -40,3 +40,16 @@ def test_workspaces_are_those_of_update_functions() -> None:
     weights = [nn.Parameter(torch.ones(100, 30)), nn.Parameter(torch.ones(5))]
     assert update_workspace(torch.optim.AdamW(weights, foreach=False)) == pytest.approx(1.0, abs=0.01)
     assert update_workspace(torch.optim.Adadelta(weights, foreach=False)) == pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize("name", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
+def test_states_of_wrapped_tensors_are_counted_by_their_parts(name: str) -> None:
+    """Codes and scales of the matrix, tables of numbers; the bias has two states in float32."""
+    torchao = pytest.importorskip("torchao.optim")
+    module = nn.Linear(64, 128)
+    optimizer, trained = getattr(torchao, name)(module.parameters()), dict(module.named_parameters())
+    codes, block, table = {"8": (8192, 256, 1024), "4": (4096, 128, 64), "F": (8192, 256, 0)}[name[5]]
+    expected = 2 * (codes + 4 * 8192 // block + table) + 2 * 4 * 128
+    taken = counted(optimizer, trained).states
+    assert expected <= taken <= expected + 16  # two counts of steps

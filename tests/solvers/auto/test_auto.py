@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from math import inf
 from threading import Event
 from time import monotonic, process_time, sleep
@@ -20,10 +21,12 @@ from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers import clock
 from memplan.solvers.auto import auto, with_transfers
 from memplan.solvers.auto.workers import SolverWorkers
 from memplan.solvers.bounds.lower_bounds import file_order
 from memplan.solvers.incumbent import Incumbent
+from memplan.solvers.offloading.block_swap import block_swap
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.weight_offload import offload_greedy
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
@@ -237,7 +240,7 @@ MOVING = Machine(links=Links(2**18, 2**18))
 def test_with_links_every_solver_that_moves_tensors_is_asked() -> None:
     own = [entry for entry in registry.entries() if entry.module.startswith(".")]
     sharded = {with_transfers.SHARDED_FIRST, *with_transfers.SHARDED_OTHERS}
-    asked = {"joint", *with_transfers.OTHERS, *sharded} - {"search"}
+    asked = {"joint", *with_transfers.POLICIES, *with_transfers.OTHERS, *sharded} - {"search"}
     assert {entry.name for entry in own if entry.needs_links} == asked
 
 
@@ -315,6 +318,39 @@ def test_one_of_the_others_that_overruns_its_time_is_asked_to_end(monkeypatch: p
     problem = Problem(graph, (minimum_memory(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"workers": "2", "gap": "0"}, bound_seconds=0)
     assert asked == [True]  # its limit is 0.4 s, and a second later it is asked
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_policy_that_takes_most_of_the_time_ends(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a large graph: it has nothing before its end, and another has a slower schedule by then."""
+    moment, graph = [0.0], chain(4, uniform=True)
+    problem = Problem(graph, baseline(graph).peak - 2**20, Machine(links=Links(2**20, 2**20)))
+
+    def module_of(one: catalogue.Entry) -> SimpleNamespace:
+        def solve(problem: Problem, options: Options) -> SolverResult:
+            if one.name == "joint":
+                slow = block_swap.Settings(blocks=3)
+                return block_swap.solve(problem, replace(options, settings=slow))
+            if one.name != "block-swap":
+                raise NotAcceptedError("no other solver here")
+            while workers > 1 and options.race.best == inf:
+                sleep(0.01)
+            moment[0] += 60.0
+            if options.cancelled():
+                raise KeyboardInterrupt
+            return block_swap.solve(problem, options)
+
+        return SimpleNamespace(Settings=catalogue.module_of(one).Settings, solve=solve)
+
+    def fastest(_problem: Problem, _own: Options, known: list[tuple[Schedule, float]]) -> SolverResult:
+        return SolverResult(known[0][0], Status.FEASIBLE)
+
+    monkeypatch.setattr(clock, "monotonic", lambda: moment[0])
+    monkeypatch.setattr(with_transfers, "module_of", module_of)
+    monkeypatch.setattr(joint, "improved", fastest)
+    alone = registry.solve("block-swap", problem, bound_seconds=0)
+    found = registry.solve("auto", problem, 100.0, {"workers": str(workers), "gap": "0"}, bound_seconds=0)
+    assert found.figures.time == pytest.approx(alone.figures.time)
 
 
 def test_a_worker_gets_settings() -> None:

@@ -113,5 +113,6 @@ def _fewest(problem: Problem, machine: Machine, lists: BlockLists, counts: range
     def fits(count: int) -> bool:
         return simulate_residency(problem.graph, roomy, limit, lists.residency(count)) is not None
 
-    # Windows are nested: what fits with n blocks swapped fits with n + 1.
-    return counts[min(bisect_left(counts, True, key=fits), len(counts) - 1)]
+    # Windows are nested: what fits with n blocks swapped fits with n + 1. Kept activations often never fit.
+    last = len(counts) - 1
+    return counts[bisect_left(counts, True, hi=last, key=fits) if fits(counts[last]) else last]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import memplan
 import pytest
 import torch
 import unplanned
-from memplan.devices.measuring.live_bytes import Peak
+from memplan.devices.measuring.live_bytes import Peak, ProfilerOnError
 from memplan.graphs.machine import Links, Machine
+from memplan.model.iteration import Iteration
+from memplan.steps.execute import PlannedStep
 from memplan.torch_support.unsupported import TraceError
 from memplan.training.step import eager_batches
 from torch import Tensor, nn
@@ -163,3 +166,19 @@ def test_accumulated_updates_refuse_them() -> None:
     x, labels = batch(20)
     with pytest.raises(TraceError, match="draws Python's random numbers"):
         step(x, targets=labels)
+
+
+def test_batches_of_any_size_run_eagerly_while_a_profiler_is_on_with_one_warning() -> None:
+    inputs, on = (torch.ones(9, 6),), ProfilerOnError("the profiler is on")
+    eager = eager_batches.EagerBatches(Iteration(Drawing(), inputs))
+    resident, moved = (
+        cast("PlannedStep", SimpleNamespace(cycle=cycle, graph=None, program=None))
+        for cycle in (None, object())
+    )
+    with pytest.warns(UserWarning, match="eager PyTorch runs them, and may take more"):
+        eager.take(inputs, on, [resident, resident])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        eager.take(inputs, on, [resident])
+    with pytest.raises(ProfilerOnError):
+        eager.take(inputs, on, [resident, moved])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from .lifetimes import Lifetimes
 
-KIB, MIB = 2**10, 2**20
+MIB = 2**20
 BLOCK = 512
 SMALL = MIB
 SMALL_SEGMENT = 2 * MIB

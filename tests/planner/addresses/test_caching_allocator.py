@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from memplan.graphs.generators import chain
 from memplan.planner.addresses.caching_allocator import (
-    KIB,
     MIB,
     CachingAllocator,
     NoRoomError,
@@ -16,6 +15,8 @@ from memplan.planner.addresses.caching_allocator import (
 )
 from memplan.planner.addresses.lifetimes import Lifetimes, lifetimes
 from memplan.planner.baseline import baseline_schedule
+
+KIB = 2**10
 
 
 @pytest.fixture

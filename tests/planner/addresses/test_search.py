@@ -12,7 +12,7 @@ from memplan.planner.addresses.addresses import lay_out
 from memplan.planner.addresses.first_fit import first_fit, place
 from memplan.planner.addresses.layout import Layout
 from memplan.planner.addresses.lifetimes import Lifetimes
-from memplan.planner.addresses.search import within
+from memplan.planner.addresses.search import _cheapest, within
 
 
 def random_rows(random: Random, count: int, turn: int, sizes: tuple[int, ...]) -> Lifetimes:
@@ -39,6 +39,21 @@ def test_small_arenas_are_the_smallest() -> None:
         layout = lay_out(rows, effort=10**7)
         assert layout.overlap() is None
         assert layout.size == smallest(rows), seed
+
+
+def test_a_copy_goes_where_what_it_meets_weighs_least() -> None:
+    for seed in range(200):
+        random = Random(seed)
+        count, capacity, size = random.randint(0, 5), 12, random.randint(1, 6)
+        sizes = np.array([random.randint(1, 4) for _ in range(count)], np.int64)
+        offsets = np.array([random.randint(0, capacity - each) for each in sizes.tolist()], np.int64)
+        tops, weight = offsets + sizes, np.array([random.randint(1, 3) for _ in range(count)], np.float64)
+        low, high = np.argsort(offsets), np.argsort(tops)
+        found, least = _cheapest(size, capacity, offsets, tops, weight, low, count, high, count)
+        weights = [
+            float(weight[(offsets < at + size) & (at < tops)].sum()) for at in range(capacity - size + 1)
+        ]
+        assert weights[found] == least == min(weights), seed
 
 
 def cut_board(random: Random) -> Lifetimes:

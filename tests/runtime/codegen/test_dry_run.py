@@ -5,9 +5,11 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from memplan.graphs.machine import Links, Machine
+from memplan.graphs.generators import chain
+from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.schedule.schedule import Verb
+from memplan.planner.schedule.schedule import Schedule, Verb, delete, offload
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.simulator.walk import Walk
 from memplan.runtime.codegen.dry_run import DryRun
@@ -70,3 +72,12 @@ def test_turns_that_leave_the_same_are_followed_by_the_same(seed):
     for one, other in pairwise(turns):
         assert following.setdefault(one.state, other) == other
     assert len(following) < 2 * TURNS - 1
+
+
+def test_a_result_is_taken_from_the_device_if_it_is_there():
+    graph = chain(3)
+    x = min(graph.results)
+    for left, memory in (([], Memory.DEVICE), ([delete(x)], Memory.HOST)):
+        steps = [*baseline_schedule(graph), offload(x), *left]
+        turn = DryRun(graph, Schedule.of(steps), machine=MACHINE).rehearse()
+        assert turn.results[x][0] == memory

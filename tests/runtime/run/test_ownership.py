@@ -10,9 +10,11 @@ from unittest.mock import patch
 import pytest
 import torch
 from hostile import NETS, Lateness, case, eagerly, planned_step
+from memplan.graphs.errors import MismatchError
+from memplan.graphs.machine import Memory
 from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
-from memplan.planner.schedule.schedule import Schedule
+from memplan.planner.schedule.schedule import Schedule, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.compare.peaks import peaks
 from memplan.runtime.run import over_plan
@@ -20,6 +22,7 @@ from memplan.runtime.run.cycle import Terms
 from memplan.steps.execute import PlannedStep
 from memplan.tracing.trace import trace
 from recomputing import recomputing
+from torch import nn
 from transfers import MACHINE, adamw, assert_equal, everything, seeded, unmeasured, wandering
 
 
@@ -90,3 +93,30 @@ def test_what_another_step_has_counts_once(moves: bool) -> None:
     assert one.cycle is not None
     assert one.cycle.moved - (other.cycle.moved if other.cycle else frozenset())
     assert peaks(other, iteration.inputs) == peaks(alone, iteration.inputs)
+
+
+class OneMemory(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.free = (
+            nn.Parameter(torch.ones(4, 8), requires_grad=False),
+            nn.Parameter(torch.ones(4)),
+        )
+        self.tall = nn.Parameter(self.wide.data.t(), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.wide @ self.tall * self.free).sum()
+
+
+def test_weights_of_one_memory_that_no_longer_share_it_are_named() -> None:
+    iteration = Iteration(OneMemory(), (torch.ones(2, 4),))
+    program = trace(iteration)
+    graph = unmeasured(program)
+    x = program.values[program.parameters["wide"]].storage
+    assert x == program.values[program.parameters["tall"]].storage
+    steps = [offload(x), delete(x), prefetch(x), delete(x, Memory.HOST), *baseline_schedule(graph)]
+    step = PlannedStep(iteration, program, Schedule.of(steps), Terms(graph, None, MACHINE))
+    step.run(iteration.inputs)
+    iteration.module.tall.data = torch.ones(4, 8).t()
+    with pytest.raises(MismatchError, match=r"^wide, tall lie in memories of their own"):
+        step.run(iteration.inputs)

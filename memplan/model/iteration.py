@@ -79,7 +79,7 @@ class Updates(NamedTuple):
     clipping: None if gradients are taken as they are.
     masters: updates are made in float32, see updates/masters.py.
     ema: the decay of the weights' moving averages, see updates/averaged.py.
-    wide_sums: gradients of several batches are summed, and clipped, in float32; only with masters.
+    wide_sums: gradients of several batches are summed, and clipped, in float32; without masters rounded then.
     """
 
     optimizer: torch.optim.Optimizer

@@ -33,7 +33,7 @@ from ..torch_support.unsupported import TraceError, asks_for_values, refusal, wa
 from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
 from ..updates.catalogue import rules
-from ..updates.masters import with_master
+from ..updates.masters import in_float32
 from ..updates.norm_sums import norm_sums
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
@@ -195,12 +195,10 @@ def _trace(
 def _with_updates(program: Program, iteration: Iteration) -> Program:
     assert iteration.updates is not None
     optimizer, when, clipping, masters, ema, wide = iteration.updates
-    found = rules(iteration.module, optimizer)
+    found, weight = rules(iteration.module, optimizer), iteration.module.get_parameter
     mixed = {} if iteration.scattered is None else iteration.scattered.precision
     found = {
-        name: with_master(rule, iteration.module.get_parameter(name), in_float32=wide or name in mixed)
-        if masters or name in mixed
-        else rule
+        name: in_float32(rule, weight(name), master=masters or name in mixed, sums=wide or name in mixed)
         for name, rule in found.items()
     }
     if ema is not None:

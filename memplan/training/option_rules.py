@@ -10,7 +10,7 @@ from ..model.iteration import Inputs, tensors_in
 from ..model.processes import Processes
 from ..profiling.fusion.kernel import check_compiler
 from ..updates.averaged import validate_average
-from ..updates.masters import prepare_masters
+from ..updates.masters import prepare_masters, prepare_wide_sums
 from ..updates.several import SeveralOptimizers
 from .checkpoints.weights import check_weights
 from .options import Options
@@ -53,16 +53,17 @@ def validate_options(
     if options.master_weights:
         prepare_masters(module, options.optimizer if planned else None)
     if options.accumulate_dtype is not None:
-        if not (options.master_weights and options.gradient_accumulation_steps > 1):
+        if options.gradient_accumulation_steps == 1:
             raise InputError(
-                "accumulate_dtype= goes with master_weights=True and gradient_accumulation_steps above 1: "
-                "the masters take the sums as they are"
+                "accumulate_dtype= goes with gradient_accumulation_steps above 1: one batch has no sum"
             )
         if processes is not None or sharded:
             raise InputError(
                 "accumulate_dtype= is not planned with several processes: leave it out, or train in float32 "
                 "with autocast=torch.bfloat16"
             )
+        if not options.master_weights:
+            prepare_wide_sums(options.optimizer if planned else None)
     if options.ema is not None:
         validate_average(module, planned=planned, masters=options.master_weights)
     if options.compile:

@@ -228,8 +228,9 @@ class Options(PlanningOptions):
         converter=converters.read_wide,
         text=(
             "torch.float32 to sum the gradients of weights in bfloat16 or float16 over the batches of an "
-            "update in float32, and to clip them so; None sums in their own dtype, as `.grad` does. Needs "
-            "master_weights=True and gradient_accumulation_steps above 1."
+            "update in float32, and to clip them so; master weights take the sums, other weights the sums "
+            "rounded to their dtype. None sums in the gradients' own dtype, as `.grad` does. Needs "
+            "gradient_accumulation_steps above 1."
         ),
         default=None,
     )

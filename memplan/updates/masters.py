@@ -1,5 +1,5 @@
-"""Updates in float32 for weights in bfloat16 or float16: on a master of each, a state in addition to the
-optimizer's own, all float32. The weight is the master, rounded.
+"""Updates of weights in bfloat16 or float16 by float32: on a master of each, a state in addition to the
+optimizer's own, all float32, of which the weight is the rounding; or by sums of gradients alone.
 
 `torch.optim` has no masters, and its `load_state_dict` rounds states to the dtype of the weight: hooks keep
 the bits.
@@ -7,7 +7,7 @@ the bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,31 +15,33 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError
+from ..model.accumulated import SUM
 from .catalogue import titles
 from .planned_optimizer import Rule
-from .rules import on_master
+from .rules import on_master, on_rounded
 from .several import members_of
 
 MASTER = "master"
 _LOW = (torch.bfloat16, torch.float16)
 
 
-def with_master(rule: Rule, parameter: nn.Parameter, *, in_float32: bool = False) -> Rule:
-    """Return the rule on a master if the parameter needs one.
+def in_float32(rule: Rule, parameter: nn.Parameter, *, master: bool, sums: bool) -> Rule:
+    """Return the rule with what is done in float32 for a parameter of less precision.
 
-    in_float32: gradients are clipped and summed up in float32 too, as if they were the master's.
+    master: it has a master, which is updated. Without one gradients are rounded before the update.
+    sums: gradients are clipped and summed up in float32.
     """
-    if parameter.dtype not in _LOW:
+    if parameter.dtype not in _LOW or not (master or sums):
         return rule
     keywords: dict[str, Any] = {**rule.keywords, "rule": rule.target.__name__}
-    if in_float32:
+    summed = torch.float32 if sums else None
+    if not master:
+        return rule._replace(target=on_rounded, keywords=keywords, summed=summed)
+    if sums:
         keywords["in_float32"] = True
+    states = (*rule.states, MASTER)
     return rule._replace(
-        target=on_master,
-        states=(*rule.states, MASTER),
-        keywords=keywords,
-        dtype=torch.float32,
-        summed=torch.float32 if in_float32 else None,
+        target=on_master, states=states, keywords=keywords, dtype=torch.float32, summed=summed
     )
 
 
@@ -72,8 +74,26 @@ def prepare_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) 
         _keep_bits(member)
 
 
-def _keep_bits(optimizer: torch.optim.Optimizer) -> None:
-    """Make `load_state_dict` leave float32 states of low weights float32 from now on."""
+def prepare_wide_sums(optimizer: torch.optim.Optimizer | None) -> None:
+    """Let the optimizer keep sums of gradients in float32 from now on. Raises InputError, one line.
+
+    optimizer: None for one whose updates are not planned.
+    """
+    if optimizer is None:
+        raise InputError(
+            f"accumulate_dtype= goes with optimizer= of {titles()}: sums are states in the plan. With "
+            "another optimizer leave it out, and keep the weights in float32 with autocast=torch.bfloat16: "
+            "their gradients are summed in float32"
+        )
+    for member in members_of(optimizer):
+        _keep_bits(member, {SUM})
+
+
+def _keep_bits(optimizer: torch.optim.Optimizer, states: Collection[str] | None = None) -> None:
+    """Make `load_state_dict` leave float32 states of low weights float32 from now on.
+
+    states: their names, None for all.
+    """
     given: dict[Any, dict[str, Any]] = {}
 
     def note(_optimizer: Any, document: dict[str, Any]) -> None:
@@ -85,6 +105,8 @@ def _keep_bits(optimizer: torch.optim.Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for index, parameter in enumerate(parameters):
             for name, value in given.get(index, {}).items():
+                if states is not None and name not in states:
+                    continue
                 if isinstance(value, Tensor) and value.dtype == torch.float32 and parameter.dtype in _LOW:
                     device = optimizer.state[parameter][name].device
                     # On the device that torch.optim chose, and a copy: the document is the caller's.

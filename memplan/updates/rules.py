@@ -36,6 +36,18 @@ def on_master(
         weight.copy_(master)
 
 
+def on_rounded(
+    weight: Tensor,
+    gradient: Tensor,
+    *rest: Any,
+    rule: str,
+    clip: Tensor | None = None,
+    **hyperparameters: Any,
+) -> None:
+    """Update a weight of less precision by a gradient in float32: clipped, then rounded as `.grad` is."""
+    RULES[rule](weight, clipped(gradient, clip).to(weight.dtype), *rest, **hyperparameters)
+
+
 def on_average(
     weight: Tensor, gradient: Tensor, *rest: Any, of: str, decay: float, **hyperparameters: Any
 ) -> None:
@@ -60,6 +72,7 @@ def if_finite(
 RULES: dict[str, Callable[..., None]] = {
     **{name: function.call for name, function in FUNCTIONS.items()},
     on_master.__name__: on_master,
+    on_rounded.__name__: on_rounded,
     on_average.__name__: on_average,
 }
 """Update functions that can be called by name within another update function."""
@@ -83,6 +96,11 @@ def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     if target is on_average:
         inner = effort(RULES[keywords["of"]], keywords)
         return Effort(inner.passes + 3 * (1 + (keywords["of"] == on_master.__name__)), inner.temporaries)
+    if target is on_rounded:  # clipped, and rounded to half as many bytes
+        inner = effort(RULES[keywords["rule"]], {k: v for k, v in keywords.items() if k != "clip"})
+        return Effort(
+            inner.passes + 2 + 2 * ("clip" in keywords), inner.temporaries + 1 + ("clip" in keywords)
+        )
     if target is on_master:  # numbers twice as long, a copy of the gradient, and one back to the weight
         inner = effort(RULES[keywords["rule"]], {k: v for k, v in keywords.items() if k != "clip"})
         return Effort(2 * inner.passes + 6 + 2 * ("clip" in keywords), 2 * inner.temporaries + 2)

@@ -131,6 +131,8 @@ def _update(
     elif updates.clipping is not None:
         # It scales the gradients in place: those that are compared are the clipped ones.
         norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)
+    for weight, total in () if updates.masters else sums.items():
+        weight.grad = total.to(weight.dtype)
     way: Way | None = partial(step_on_masters, gradients=sums) if updates.masters else None
     with moved():
         _step(updates.optimizer, way if updates.ema is None else averaging(updates.ema, way, firsts))

@@ -70,7 +70,7 @@ def test_muons_products_of_matrices_take_their_time(size):
     updates = [op.phase == Phase.UPDATE for op in program.operations]
     cost = estimate_program(program, A100)[updates.index(True)]
     products = counter.get_total_flops() / (
-        A100.bfloat16 * efficiencies().of_rate(A100.capability, "bfloat16")
+        not_none(A100.bfloat16) * efficiencies().of_rate(A100.capability, "bfloat16")
     )
     walks = cost.seconds - products / efficiencies().kinds["product"]
     assert 0 < walks < 46 * 4 * weight.numel() / (A100.bandwidth / 4)

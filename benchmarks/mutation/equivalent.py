@@ -21,5 +21,54 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "growth, half = np.zeros(queues + 1), np.zeros(queues + 1)",
         "growth, half = (np.zeros(queues + 2), np.zeros(queues + 1))",
     ): "nothing reads the entry after those of the queues and the thread",
+    (
+        "training/plans/agreement.py",
+        "call",
+        "self._ranks.numbers(*(0 for _ in _groups(buckets)))",
+        "self._ranks.numbers(*(1 for _ in _groups(buckets)))",
+    ): "ranks with a batch raise in any case, and no length to which they could pad is below 1",
+    (
+        "runtime/codegen/dry_run.py",
+        "_compute",
+        "graph, workspace = self.graph, 0",
+        "graph, workspace = (self.graph, 1)",
+    ): "the workspace is read of runs on the CPU alone, which set it",
+    (
+        "runtime/codegen/dry_run.py",
+        "_next_iteration",
+        "if (users := tuple(step - steps for step in former.users if step >= 0))",
+        "self._former = [former._replace(users=users) for former in self._former if (users := tuple((step - "
+        "steps for step in former.users if step >= 1)))]",
+    ): "steps after step 0 have pinned all these addresses since, and waited for it",
+    (
+        "planner/bounds.py",
+        "_needs",
+        "def _needs(graph: Graph, extra: Ints, spans: _Spans, *, brought: bool = False) -> Ints:",
+        "def _needs(graph: Graph, extra: Ints, spans: _Spans, *, brought: bool=True) -> Ints:",
+    ): "the one call without it is for graphs in which no variant uses the host",
+    (
+        "planner/replay/clock.py",
+        "period",
+        "if waits[place] < 0:",
+        "if waits[place] <= 0:",
+    ): "a wait for row 0 of the same iteration reaches 0 iterations back",
+    (
+        "planner/replay/rows.py",
+        "",
+        "_KINDS, _MEMORIES = 9, MOST_MEMORIES",
+        "_KINDS, _MEMORIES = (10, MOST_MEMORIES)",
+    ): "any base above the largest kind encodes events",
+    (
+        "planner/replay/runs.py",
+        "_play",
+        "length, most = len(rows), 0",
+        "length, most = (len(rows), 1)",
+    ): "nothing reads the entry after the tensors to delete",
+    (
+        "planner/schedule/schedule.py",
+        "rows",
+        "return zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=True)",
+        "return zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=False)",
+    ): "the columns of a schedule have one length",
 }
 """(file, function, line before, line after): why no result can change."""

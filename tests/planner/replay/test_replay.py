@@ -168,6 +168,19 @@ def test_all_that_one_run_makes_on_the_host_is_pinned() -> None:
     assert compiled_figures(graph, schedule, machine, 0) == [7, 0, 0, 12, 0, 12, 3]
 
 
+def test_all_that_one_run_makes_on_the_host_is_waited_for() -> None:
+    """F, on the device, makes g and k on the host; H, on the CPU, reads k; G, on the device, what H makes."""
+    draft = Draft("two")
+    k, y, g, h = (draft.tensor(name, 8) for name in "kygh")
+    draft.operation("F", time=5, writes=[g, k], modes=[Mode("go", 7, 0, (g, k), writes_host=(g, k))])
+    draft.operation("H", time=1, reads=[k], writes=[h], modes=[Mode("cpu", 2, 0, (h,), on_host=True)])
+    draft.operation("G", time=1, reads=[h], writes=[y], modes=[Mode("direct", 1, 0, (y,), reads_host=(h,))])
+    graph, machine = draft.graph(), Machine()
+    schedule = Schedule.of([compute(0, 1), compute(1, 1), compute(2, 1)])
+    assert simulate(graph, schedule, machine=machine).figures.time == 7 + 2 + 1
+    assert compiled_figures(graph, schedule, machine, 0)[0] == 7 + 2 + 1
+
+
 def test_a_copy_from_the_disk_is_pinned_if_the_next_iteration_fetches_it() -> None:
     """w starts on the host, is copied to the device and to the disk, and is read from the disk at the end: it
     is that copy on the host which crosses the link in the next iteration."""

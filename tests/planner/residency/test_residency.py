@@ -87,6 +87,24 @@ def test_a_frozen_weight_is_never_copied_out() -> None:
     assert schedule.initial.host == {w2}
 
 
+def test_after_its_update_on_the_host_a_weight_is_where_that_use_says() -> None:
+    """Not where the use on the device before says: w1 is on the host from B1 on, on the disk from U1 on."""
+    graph = training(1)
+    runs: list[Run] = [(0, 0), (1, 0), (2, HOST_MODE)]
+    w1 = graph.tensor_index["w1"]
+    offloaded = named(graph, runs, {("w1", "B1"): HOST, ("w1", "U1"): DISK})
+    schedule = build_schedule(graph, Residency(runs, offloaded))
+    simulate(graph, schedule, machine=LINKED)
+    assert [step for step in schedule if step.verb and step.target == w1] == [
+        prefetch(w1, HOST),
+        delete(w1, DISK),
+        prefetch(w1),
+        delete(w1),
+        offload(w1, DISK),
+        delete(w1, HOST),
+    ]
+
+
 def test_a_result_may_end_on_the_host() -> None:
     graph = training(1, result=True)
     runs = in_default_mode(range(len(graph.operations)))

@@ -69,6 +69,7 @@ def test_a_collective_overlaps_with_what_stands_after_it() -> None:
     late = timeline(gathered(), Schedule.of([E, G, F, *LAST]))
     assert late.start.tolist()[:3] == [0, 2, 5]
     assert late.period == 6
+    assert time_bound(gathered()) == 3, "either queue takes so long"
 
 
 def test_its_operands_and_workspace_are_held_until_the_compute_queue_has_waited() -> None:
@@ -90,6 +91,21 @@ def test_its_operands_and_workspace_are_held_until_the_compute_queue_has_waited(
     assert figures_of_all(graph, schedule, 7) == (8, 7, 7)
     with pytest.raises(InvalidScheduleError, match="7 bytes"):
         simulate(graph, schedule, budget=6)
+
+
+def test_what_it_makes_is_held_until_then_though_it_was_deleted() -> None:
+    """C makes b, 4 bytes, which is deleted at once; K makes as much, alongside C if both have memory."""
+    draft = Draft("made in vain")
+    a, b, k, y = (draft.tensor(name, size) for name, size in (("a", 1), ("b", 4), ("k", 4), ("y", 0)))
+    draft.operation("A", time=1.0, writes=[a])
+    draft.operation("C", time=5.0, reads=[a], writes=[b], on_comm=True)
+    draft.operation("K", time=1.0, writes=[k])
+    draft.operation("B", time=1.0, reads=[k], writes=[y])
+    steps = [compute(0), compute(1), delete(b), compute(2), compute(3), delete(a), delete(k)]
+    graph, schedule = draft.graph([y]), Schedule.of(steps)
+    assert figures_of_all(graph, schedule) == (5, 14, 5)  # and alongside the C of the iteration before
+    assert figures_of_all(graph, schedule, 9) == (5, 9, 5)
+    assert figures_of_all(graph, schedule, 8) == (8, 5, 5)  # K waits for C
 
 
 def test_who_has_waited_for_one_has_waited_for_those_before_it() -> None:

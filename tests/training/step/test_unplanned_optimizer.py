@@ -13,6 +13,9 @@ from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.machine import Links, Machine
 from memplan.profiling.compare.peaks import generator_bytes, resident_bytes
 from memplan.updates.optimizer_memory import counted
+from optimizer_loops import STEPS, check_equal, network, state_of, step_of, trained
+from optimizer_loops import batches as loop_batches
+from record_muon import RecordMuon
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -63,7 +66,7 @@ def planned(module: nn.Module, optimizer: torch.optim.Optimizer, **options: Any)
 
 
 @pytest.mark.scripts
-@pytest.mark.parametrize(("make", "moved"), [(adafactor, False), (Lion, True)])
+@pytest.mark.parametrize(("make", "moved"), [(adafactor, False), (Lion, True), (RecordMuon, True)])
 def test_training_is_that_of_plain_pytorch(make: Any, moved: bool) -> None:
     module = model()
     baseline = copy.deepcopy(module)
@@ -89,7 +92,7 @@ def test_training_is_that_of_plain_pytorch(make: Any, moved: bool) -> None:
         assert torch.equal(mine, theirs)
         assert mine.grad is None
         for name, state in other.state[theirs].items():
-            assert torch.equal(optimizer.state[mine][name], state), name
+            assert torch.equal(torch.as_tensor(optimizer.state[mine][name]), torch.as_tensor(state)), name
     assert getattr(optimizer, "steps", 4) == 4
 
 
@@ -121,6 +124,7 @@ def test_the_peak_with_states_and_updates_is_within_the_budget() -> None:
         Lion,
         unplanned.NAdam,
         unplanned.Muon,
+        RecordMuon,
         lambda p: unplanned.RMSprop(p, momentum=0.5, centered=True),
         lambda p: unplanned.Adagrad(p, foreach=True),
     ],
@@ -175,6 +179,24 @@ def test_what_can_not_be_is_refused_in_one_line(make: Any, options: dict[str, An
     with pytest.raises(memplan.MemplanError, match=line) as refused:
         memplan.optimize(module, x, targets=labels, optimizer=make(module.parameters()), **(given | options))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_records_muon_clipped_and_accumulated(every: int, compiled: bool) -> None:
+    """One layer is not used: its gradients are made by the step."""
+    own, other = (network(width=16).append(nn.Linear(1, 2)) for _ in range(2))
+    for module in (own, other):
+        module.forward = lambda x, layers=module[:-1]: layers(x)  # pyright: ignore
+    eager, optimizer = (RecordMuon(module.parameters(), compiled=compiled) for module in (own, other))
+    trained(own, eager, 0.01, every)
+    given: dict[str, Any] = {"max_grad_norm": 0.01, "gradient_accumulation_steps": every}
+    with pytest.warns(UserWarning, match="RecordMuon is not in the plan"):
+        step = step_of(other, optimizer, **given)
+    for batch in loop_batches(other, STEPS * every):
+        step(batch)
+    check_equal(state_of(own, eager), state_of(other, optimizer))
 
 
 def test_a_checkpoint_has_its_states(tmp_path: Any) -> None:

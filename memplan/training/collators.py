@@ -2,10 +2,11 @@
 
 Inputs are known by their names, which are those of tokenizers and models:
 
-    input_ids, decoder_input_ids, chosen_input_ids, …   the tokenizer's padding token
+    input_ids, decoder_input_ids, completion_ids, …     the tokenizer's padding token
     attention_mask, completion_mask, …                  0
     token_type_ids                                      the tokenizer's padding type
     labels                                              the collator's ignored label, -100 by default
+    old_per_token_logps, …                              0
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from ..graphs.errors import InputError
 from ..model.iteration import tensors_in
 from .plans.buckets import Pad
 
-_IDS, _TYPES, _MASK, _LABELS = "input_ids", "token_type_ids", "mask", "labels"
+_IDS = ("input_ids", "prompt_ids", "completion_ids")
+_TYPES, _MASK, _LABELS, _LOG_PROBABILITIES = "token_type_ids", "mask", "labels", "per_token_logps"
+_PROMPTS, _COMPLETIONS, _POSITIONS = "prompt_", "completion_", "position_ids"
 _TARGETS = "decoder_"
 """What names begin with that are as long as the labels of a model with encoder and decoder."""
 
@@ -34,36 +37,47 @@ def collated_pads(trainer: Any, inputs: Mapping[str, Any]) -> dict[str, Pad]:
     token = _first(collator, trainer, "pad_token_id")
     if token is None:
         raise _unknown(f"{type(collator).__name__} does not tell its padding token")
-    side = _first(collator, trainer, "padding_side") or "right"
+    # TRL's pad on the right whatever the tokenizer does, but for prompts, which end where answers begin.
+    of_trl = str(getattr(collator, "__module__", "")).partition(".")[0] == "trl"
+    left = not of_trl and _first(collator, trainer, "padding_side") == "left"
     values = {
-        _IDS: token,
+        **dict.fromkeys(_IDS, token),
         _TYPES: _first(collator, trainer, "pad_token_type_id") or 0,
         _MASK: 0,
         _LABELS: _IGNORED if (label := getattr(collator, "label_pad_token_id", None)) is None else label,
     }
-    whole = {x: t for x, t in tensors_in(dict(inputs)).items() if t.dim() > 1 and not t.is_floating_point()}
-    shapes = [tensor.shape for name, tensor in whole.items() if name.endswith(_IDS)]
+    whole = {name: tensor for name, tensor in tensors_in(dict(inputs)).items() if tensor.dim() > 1}
+    shapes = {name: tensor.shape for name, tensor in whole.items() if name.endswith(_IDS)}
     if not shapes:
-        raise _unknown(f"a batch of {type(collator).__name__} has no {_IDS}")
+        raise _unknown(f"a batch of {type(collator).__name__} has no {_IDS[0]}")
+    if _POSITIONS in whole:
+        raise InputError(
+            f"{type(collator).__name__} packs texts into one row with {_POSITIONS}, which is not padded: "
+            "leave pad_to_lengths out, each length has a plan then"
+        )
     apart = bool(getattr(getattr(trainer.model, "config", None), "is_encoder_decoder", False))
+    groups = {*map(_prefix, shapes), *([_TARGETS] if apart else [])}
     pads: dict[str, Pad] = {}
     for name, tensor in whole.items():
         kind = next((kind for kind in values if name.endswith(kind)), None)
-        tokens = tensor.shape in shapes
+        kind = None if tensor.is_floating_point() else kind
+        tokens = tensor.shape in shapes.values()
+        group = max((each for each in groups if name.startswith(each)), key=len, default="")
+        if name == _LABELS and apart:
+            group = _TARGETS
         if kind is not None and (tokens or kind != _LABELS or apart):
-            # Prompts end where answers begin: TRL pads them on the left, whatever the tokenizer does.
-            left = side == "left" or name.startswith("prompt_")
-            group = _TARGETS if name == _LABELS and apart else _prefix(name)
-            pads[name] = Pad(values[kind], tensor.dim() - 1, group, left=left)
+            side = left or name.startswith(_PROMPTS)
+            pads[name] = Pad(values[kind], tensor.dim() - 1, group, left=side)
+        elif tokens and name.endswith(_LOG_PROBABILITIES):  # of completions; masked as these are
+            pads[name] = Pad(0.0, tensor.dim() - 1, _COMPLETIONS if _COMPLETIONS in groups else "")
         elif kind is None and tokens:
             raise _unknown(f"{type(collator).__name__} makes {name}, whose padding is not known")
     return pads
 
 
-def _prefix(name: str) -> str:
-    """Return what is common to the names of inputs that have one length: "decoder_", "chosen_"."""
-    kinds = (_IDS, _TYPES, f"attention_{_MASK}", _LABELS)
-    return next((name.removesuffix(kind) for kind in kinds if name.endswith(kind)), "")
+def _prefix(ids: str) -> str:
+    """Return what begins the names of inputs that are as long as these tokens: "decoder_", "chosen_"."""
+    return ids.removesuffix(_IDS[0] if ids.endswith(_IDS[0]) else "ids")
 
 
 def _first(collator: Any, trainer: Any, name: str) -> Any:

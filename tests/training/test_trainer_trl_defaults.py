@@ -157,3 +157,55 @@ def test_a_trainer_with_its_defaults_logs_and_learns_as_eager(
     assert len(logged) == 5
     assert mine.keys() == weights.keys()
     assert all(torch.equal(mine[name], weights[name]) for name in weights)
+
+
+TO = (16, 32)
+
+
+def pad_batches(made: Any) -> None:
+    """Have the trainer's loss pad each batch: prompts on the left, all else on the right."""
+    own = made.compute_loss
+
+    def padded(name: str, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() < 2:
+            return value
+        more = next(to for to in TO if to >= value.shape[1]) - value.shape[1]
+        sides = (more, 0) if name.startswith("prompt_") else (0, more)
+        return torch.nn.functional.pad(value, sides, value=-100 if name == "labels" else 0)
+
+    def compute_loss(model: Any, inputs: dict[str, Any], *rest: Any, **more: Any) -> Any:
+        return own(model, {name: padded(name, value) for name, value in inputs.items()}, *rest, **more)
+
+    made.compute_loss = compute_loss
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("kind", "side"),
+    [
+        *product(("SFT", "DPO", "KTO", "Reward", "GRPO", "RLOO"), ("right",)),
+        *product(("SFT", "GRPO"), ("left",)),
+    ],
+)
+def test_lengths_alone_pad_as_the_trainers_collator_would(kind: str, side: str, tmp_path: Path) -> None:
+    """Bitwise as the trainer on padded batches, whatever the side of the tokenizer."""
+    eager, planned = (trainer(kind, "Llama", tmp_path, lora=False) for _ in range(2))
+    for each in (eager, planned):
+        each.processing_class.padding_side = side
+    pad_batches(eager)
+    memplan.optimize_trainer(planned, budget="100%", solver="store-all", cache=False, pad_to_lengths=TO)
+    (logged, weights), (found, mine) = trained(eager), trained(planned)
+    assert repr(found) == repr(logged)
+    assert all(torch.equal(mine[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("kind", ["SFT", "GRPO"])
+def test_padding_that_the_model_or_the_collator_does_not_leave_out_is_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    """Packed texts have positions, which also are those of prompts that are padded on the left in GPT-2."""
+    made = trainer(kind, "GPT2", tmp_path, lora=False, **({"packing": True} if kind == "SFT" else {}))
+    memplan.optimize_trainer(made, budget="100%", solver="store-all", cache=False, pad_to_lengths=TO)
+    line = "packs texts into one row with position_ids.*: leave pad_to_lengths out"
+    with pytest.raises(memplan.MemplanError, match=line if kind == "SFT" else "padding is not ignored"):
+        made.train()

@@ -24,6 +24,7 @@ from ...profiling.compare.eager import run_eager
 from ...steps.execute import IterationResult
 from ...torch_support.out_of_memory import is_out_of_memory
 from ...torch_support.torch_modules import BATCH_NORM_MODULES
+from ...torch_support.torch_trees import tensors_among
 from ...torch_support.unsupported import warn_user
 
 
@@ -153,14 +154,14 @@ def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
     forms.append(buckets.resized(forms[0], sizes))
     device = next(iter(tensors_in(iteration.inputs).values())).device
     try:
-        with unchanged(alone, device), _without_dropout(alone.module):
+        with unchanged(alone, device), _without_dropout(alone.module), _dtypes_of(alone.module) as dtypes:
             baseline, padded = (run_eager(alone._replace(inputs=form)) for form in forms)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         warn_user("padded batches are not compared with unpadded ones: there is not memory enough")
         return
-    tolerance = _tolerance(iteration.module, device)
+    tolerance = sqrt(max(torch.finfo(dtype).eps for dtype in dtypes))
     for what, difference in _differences(baseline, padded).items():
         if not difference <= tolerance:  # not `>`: a NaN is a difference too
             raise DifferenceError(
@@ -198,11 +199,22 @@ def _differences(baseline: IterationResult, padded: IterationResult) -> dict[str
     return found
 
 
-def _tolerance(module: nn.Module, device: torch.device) -> float:
-    kinds = [p.dtype for p in module.parameters() if p.dtype.is_floating_point]
-    if torch.is_autocast_enabled(device.type):
-        kinds.append(torch.get_autocast_dtype(device.type))
-    return sqrt(max(torch.finfo(kind).eps for kind in kinds))
+@contextmanager
+def _dtypes_of(module: nn.Module) -> Generator[set[torch.dtype]]:
+    """Collect the dtypes of parameters and, until the block ends, of what submodules return: an autocast may
+    be inside of forward.
+    """
+    found = {p.dtype for p in module.parameters() if p.dtype.is_floating_point}
+
+    def note(_part: nn.Module, _arguments: Any, output: Any) -> None:
+        found.update(each.dtype for each in tensors_among(output) if each.dtype.is_floating_point)
+
+    handles = [part.register_forward_hook(note) for part in module.modules()]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -193,6 +193,19 @@ def test_variants_that_cannot_run_are_left_out_and_a_start_keeps_its_meaning() -
         registry.solve("search", problem, start=Schedule.of([compute(0), compute(1, 1), compute(2)]))
 
 
+def test_the_variant_that_lacks_host_memory_is_the_one_that_is_named() -> None:
+    draft = Draft("two on the CPU")
+    x, y = draft.tensor("x", 1), draft.tensor("y", 1)
+    draft.operation("a", time=1, writes=[x])
+    variants = [Mode(name, 1, size, (y,), on_host=True) for name, size in (("large", 100), ("small", 0))]
+    draft.operation("b", time=9, reads=[x], writes=[y], modes=variants)
+    machine = Machine(host_capacity=50, links=Links(1.0, 1.0))
+    restriction = restrict(Problem(draft.graph([y]), 10, machine))
+    assert restriction.kept == {1: (2,)}
+    error = restriction.not_accepted(NotAcceptedError("no"))
+    assert str(error) == "no; on the CPU b needs 102 B of host memory; the machine has 50 B"
+
+
 def test_a_problem_restricted_twice_is_the_same() -> None:
     once = restrict(replace(direct_problem(), allow=("offload",))).problem
     twice = restrict(once).problem

@@ -6,15 +6,16 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
-from memplan.graphs.graph import Graph
+from memplan.graphs.graph import Graph, Mode
 from memplan.graphs.machine import Links, Machine, Peers
 from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import Figures
-from memplan.solvers.bounds.offload.network import network_bound
+from memplan.solvers.bounds.offload.network import _largest, network_bound
 from memplan.solvers.bounds.offload.offload_bound import moves, offload_bound
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
 from memplan.solvers.problem import Problem
@@ -130,3 +131,12 @@ def test_links_that_take_turns_raise_the_bound_and_the_plan(seed: int) -> None:
     assert times[0] < times[1]
     assert all(bound <= time * SAME for bound, time in zip(bounds, times, strict=True))
     assert bounds[1] > bounds[0] * 1.01
+
+
+def test_an_operation_needs_the_bytes_of_its_smallest_variant() -> None:
+    draft = Draft("variants")
+    x, y = draft.tensor("x", 1), draft.tensor("y", 2)
+    draft.operation("a", time=1, writes=[x])
+    draft.operation("b", time=1, reads=[x], writes=[y], workspace=100, modes=[Mode("slow", 9, 4, (y,))])
+    graph = draft.graph([y])
+    assert list(_largest(graph, graph.tensors.bytes.tolist())) == [(1, 1 + 2 + 4), (0, 1)]

@@ -146,7 +146,8 @@ def test_weights_that_nothing_changes() -> None:
     bound = offload_bound(graph, replace(machine, host_capacity=1), 6, order="any").seconds
     assert bound * ABOVE >= 5 / 0.5
     assert bound <= time
-    assert offload_bound(graph, replace(machine, host_capacity=12), 6, order="any").seconds < 3
+    for host in (12, 11):  # what lies there need not be on the disk too
+        assert offload_bound(graph, replace(machine, host_capacity=host), 6, order="any").seconds < 3
     assert offload_bound(graph, Machine(host_capacity=1, links=Links(d2h=1, h2d=1)), 6).seconds == inf
 
 

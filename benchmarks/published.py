@@ -227,7 +227,9 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
     if row["channels_last"]:
         module = module.to(memory_format=torch.channels_last)
         inputs["x"] = inputs["x"].to(memory_format=torch.channels_last)
-    if row["lora"]:
+    if row["quantize"]:
+        module = _quantised(module, row).train()
+    elif row["lora"]:
         from peft import LoraConfig, get_peft_model
 
         rank, targets = row["lora"]["r"], row["lora"]["targets"]
@@ -236,6 +238,20 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
     if row["attention"] == "efficient":
         module.forward = _efficient_attention(module.forward)
     return _wrapped(module, loss, row["autocast"]), inputs
+
+
+def _quantised(module: Any, row: Row) -> Any:
+    """Return the module with linear layers in 4 bits, adapters, and other weights in the row's dtype."""
+    import torch
+    from memplan.model.lora import LowRank, with_adapters
+
+    # peft's adapters would look for bitsandbytes' layers, which need the weights' values.
+    with_adapters(module, LowRank(row["lora"]["r"], tuple(row["lora"]["targets"])), row["quantize"]["kind"])
+    other = getattr(torch, row["quantize"]["others"])
+    for parameter in module.parameters():
+        if parameter.is_floating_point() and not parameter.requires_grad:
+            parameter.data = parameter.data.to(other)
+    return module
 
 
 def _efficient_attention(forward: Any) -> Any:

@@ -56,7 +56,9 @@ class Judged(NamedTuple):
 
 
 def half(row: Row) -> str:
-    """Return whether the row is for fitting or for judging."""
+    """Return whether the row is for fitting or for judging, or has weights in 4 bits: for judging these."""
+    if row["quantize"]:
+        return "4 bits"
     return "fit" if hashlib.sha256(row["id"].encode()).digest()[0] % 2 else "judge"
 
 
@@ -106,10 +108,13 @@ def render(rows: list[Row], results: Mapping[str, Mapping[str, str]], work: Mapp
         "nvidia-smi's.",
         "## How good",
         "Ratios are estimated / published. Inside: the published figure lies between low and high. A row "
-        "whose source was not found (`recalled`) is in no statistic.",
-        *_summaries([one for one in done if one.row["sourced"]]),
+        "whose source was not found (`recalled`), or whose program is not known to be this one "
+        "(`approximate`), is in no statistic.",
+        *_summaries([one for one in done if one.row["sourced"] and not one.row["approximate"]]),
         BEFORE,
         _reserved(done),
+        "## Weights in 4 bits",
+        _in_4_bits(done),
         "## Batches that ran, and that did not",
         "The largest batch of a series that ran bounds its memory from both sides: the estimate must fit at "
         "that batch, and not at the next.",
@@ -198,6 +203,33 @@ def _reserved(done: list[Judged]) -> str:
     )
 
 
+def _in_4_bits(done: list[Judged]) -> str:
+    """Return what rows with weights in 4 bits say, and why those whose program is another may differ."""
+    rows = [one for one in done if one.row["quantize"]]
+    others: defaultdict[str, list[Judged]] = defaultdict(list)
+    for one in rows:
+        if one.row["approximate"]:
+            others[one.row["approximate"]].append(one)
+    lines = [*_head("programs", "rows", "memory", "inside", "time", "inside", "the author's program")]
+    for why, members in others.items():
+        cells: list[str] = []
+        for figures in ([one.memory for one in members], [one.time for one in members]):
+            known = [figure for figure in figures if figure is not None]
+            ratios = [figure.ratio for figure in known]
+            cells += (
+                [f"{min(ratios):.2f} to {max(ratios):.2f}", f"{sum(figure.inside for figure in known)}"]
+                if known
+                else ["-", "-"]
+            )
+        names = f"`{members[0].row['id']}`" + (f" to `{members[-1].row['id']}`" if members[1:] else "")
+        lines.append(_line(names, len(members), *cells, why))
+    return (
+        f"{len(rows)} rows; no value was fitted to them. Of {len(rows) - sum(map(len, others.values()))} the "
+        "program is known, and they are in the statistics. Their times outside are too short: long samples, "
+        "with memory-efficient attention in float32. The others:\n\n" + "\n".join(lines)
+    )
+
+
 def _bounds(done: list[Judged]) -> str:
     lines = [*_head("row", "ran", "expected there", "failed", "expected there, about", "usable", "right")]
     right: list[bool] = []
@@ -216,7 +248,9 @@ def _table(done: list[Judged]) -> str:
     figures = ("published", "low", "expected", "high", "ratio")
     lines = [*_head("row", "", "card", "batch", "dtype", *figures, *figures)]
     for one in done:
-        mark = half(one.row) if one.row["sourced"] else "recalled"
+        mark = (
+            "approximate" if one.row["approximate"] else half(one.row) if one.row["sourced"] else "recalled"
+        )
         first = (f"`{one.row['id']}`", mark, _card(one.row), one.row["batch"], compute_dtype(one.row))
         lines.append(_line(*first, *_cells(one.memory, _gib), *_cells(one.time, _ms)))
     return "\n".join(lines)

@@ -1,9 +1,11 @@
 """A LoRA of a FLUX-like diffusion transformer, on cached latents and text embeddings (needs diffusers, peft).
 
     plan profile examples/flux_lora.py --optimizer adamw -o flux_lora.yaml
+    plan profile examples/flux_lora.py:nf4 --optimizer adamw -o flux_lora_nf4.yaml
     plan profile examples/flux_lora.py:full --estimate --gpu rtx4090 --optimizer adamw -o flux_lora.json.gz
 
-The second is FLUX.1-dev at 1024 × 1024: 23.8 GB of frozen weights in bfloat16, never allocated here.
+The second has its frozen linear layers in 4 bits (needs bitsandbytes). The third is FLUX.1-dev at
+1024 × 1024: 23.8 GB of frozen weights in bfloat16, never allocated here.
 """
 
 import torch
@@ -18,7 +20,7 @@ def velocity_loss(output, target):
     return nn.functional.mse_loss(output[0].float(), target.float())
 
 
-def build(double=2, single=4, heads=2, side=8, words=12, text=64, pooled=32, batch=2, rank=4):
+def build(double=2, single=4, heads=2, side=8, words=12, text=64, pooled=32, batch=2, rank=4, nf4=False):
     """Return model, inputs, loss and target.
 
     double, single: blocks of each kind. side: latent patches along an edge. text, pooled: widths.
@@ -32,6 +34,10 @@ def build(double=2, single=4, heads=2, side=8, words=12, text=64, pooled=32, bat
         pooled_projection_dim=pooled,
         guidance_embeds=True,
     ).to(torch.bfloat16)
+    if nf4:
+        from four_bits import in_4_bits
+
+        model = in_4_bits(model)
     config = LoraConfig(r=rank, lora_alpha=rank, target_modules=ATTENTION)
     model = get_peft_model(model, config, autocast_adapter_dtype=False).train()
     # Rectified flow: the model predicts noise - latents at a point between the two.
@@ -54,3 +60,8 @@ def build(double=2, single=4, heads=2, side=8, words=12, text=64, pooled=32, bat
 def full(batch=1, rank=16):
     """FLUX.1-dev's sizes."""
     return build(19, 38, 24, side=64, words=512, text=4096, pooled=768, batch=batch, rank=rank)
+
+
+def nf4():
+    """The small model with its frozen linear layers in 4 bits."""
+    return build(nf4=True)

@@ -40,7 +40,7 @@ def collated_pads(trainer: Any, inputs: Mapping[str, Any]) -> dict[str, Pad]:
     # TRL's pad on the right whatever the tokenizer does, but for prompts, which end where answers begin.
     of_trl = str(getattr(collator, "__module__", "")).partition(".")[0] == "trl"
     left = not of_trl and _first(collator, trainer, "padding_side") == "left"
-    values = {
+    values: dict[str, Any] = {
         **dict.fromkeys(_IDS, token),
         _TYPES: _first(collator, trainer, "pad_token_type_id") or 0,
         _MASK: 0,

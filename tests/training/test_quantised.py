@@ -165,7 +165,9 @@ def quantised(name: str) -> nn.Module:
 
     torch.manual_seed(2)
     base = nn.Sequential(nn.Linear(64, 32, bias=False)).requires_grad_(False)
-    if name == "NF4":
+    if name == "int4 in int8":
+        torchao.quantize_(base, torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4))
+    elif name == "NF4":
         base[0].weight = nn.Parameter(to_nf4(base[0].weight.data, 16, 2), requires_grad=False)
     else:
         torchao.quantize_(base, getattr(torchao, name)())
@@ -182,7 +184,11 @@ def torchao_net(base: nn.Module) -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "name", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Float8WeightOnlyConfig", "NF4"]
+    "name",
+    [
+        *("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Float8WeightOnlyConfig"),
+        *("NF4", "int4 in int8"),
+    ],
 )
 def test_torchaos_weights_unwrapped_are_planned(name: str) -> None:
     trained_alike(torchao_net(quantised(name)), torch.randn(64, 16))

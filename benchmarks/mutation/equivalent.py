@@ -70,5 +70,23 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "return zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=True)",
         "return zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=False)",
     ): "the columns of a schedule have one length",
+    (
+        "solvers/offloading/offmate/least.py",
+        "_offloaded_by",
+        "positions.append(len(runs) + 1)",
+        "positions.append(len(runs) + 2)",
+    ): "either is more than one after the last run",
+    (
+        "solvers/recomputation/hierarchy/piece.py",
+        "_until",
+        "later = next((at for at, operation in enumerate(order) if operation > change), len(order))",
+        "later = next((at for at, operation in enumerate(order) if operation >= change), len(order))",
+    ): "a change among the operations of the order has its number",
+    (
+        "solvers/recomputation/partitioner/joint.py",
+        "",
+        "FAR = 10**9",
+        "FAR = 10 ** 10",
+    ): "any number above all distances says that there is no way",
 }
 """(file, function, line before, line after): why no result can change."""

@@ -16,7 +16,14 @@ from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.errors import InvalidScheduleError
 from memplan.solvers.auto import members as portfolio
-from memplan.solvers.problem import InfeasibleError, NotFoundError, Problem, SolverResult, Status
+from memplan.solvers.problem import (
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Problem,
+    SolverResult,
+    Status,
+)
 from memplan.solvers.recomputation.rockmate import rk_rotor
 from memplan.solvers.registry import run as registry
 from memplan.solvers.settings import parse_settings
@@ -222,6 +229,18 @@ def test_what_a_portfolios_member_skips_is_reported() -> None:
 def test_where_nobody_collects_a_broken_rule_is_raised() -> None:
     with pytest.raises(InvalidScheduleError), skipping("theirs"):
         broken()
+
+
+def test_solvers_that_need_links_are_those_that_refuse_a_machine_without() -> None:
+    graph = chain(3)
+    problem, refusing = Problem(graph, baseline(graph).peak), set[str]()
+    entries = [entry for entry in registry.entries() if entry.name != "auto"]
+    for entry in entries:
+        try:
+            registry.solve(entry.name, problem, 0.2, bound_seconds=0.0)
+        except NotAcceptedError:
+            refusing.add(entry.name)
+    assert refusing == {entry.name for entry in entries if entry.needs_links}
 
 
 def test_listing_the_solvers_imports_none() -> None:

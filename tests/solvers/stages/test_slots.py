@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.planner.baseline import baseline
 from memplan.solvers.problem import Problem, Status
 from memplan.solvers.registry import run as registry
-from memplan.solvers.stages.slots import has_faster_variants
+from memplan.solvers.stages.slots import RunColumns, has_faster_variants
+from not_none import not_none
 
 
 def graph_with(variant: Mode, *, saved_is_read: bool = True) -> Graph:
@@ -50,3 +52,12 @@ def test_the_plain_schedule_is_no_optimum_where_an_operation_has_a_faster_way(na
     found = registry.solve(name, Problem(FASTER, baseline(FASTER).peak + 8), 5.0, settings, bound_seconds=0.0)
     assert found.figures.time == 5.0 or (found.figures.time, found.status) == (8.0, Status.HEURISTIC)
     assert found.figures.time == 5.0 or name in ("rk-rotor", "rockmate", "tw-remat")
+
+
+def test_a_sequence_has_the_values_that_give_it_back() -> None:
+    columns = RunColumns({(0, 0): [(0, 0)], (1, 0): [(0, 1), (1, 2)], (1, 1): [(0, 3), (1, 4)]})
+    for runs in ([(0, 0), (1, 0)], [(0, 0), (0, 1), (1, 1)]):
+        values = not_none(columns.values(runs))
+        assert sorted(values) == [0, 1, 2, 3, 4]
+        assert columns.sequence(np.array([values[column] for column in range(5)])) == runs
+    assert columns.values([(1, 0)]) is None

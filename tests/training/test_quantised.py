@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
+INT4: Any = torch.int4  # pyright: ignore
+
 
 class Wrapped(Tensor):
     """int8 rows and their scales, as quantisation libraries wrap them."""
@@ -166,7 +168,7 @@ def quantised(name: str) -> nn.Module:
     torch.manual_seed(2)
     base = nn.Sequential(nn.Linear(64, 32, bias=False)).requires_grad_(False)
     if name == "int4 in int8":
-        torchao.quantize_(base, torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4))
+        torchao.quantize_(base, torchao.IntxWeightOnlyConfig(weight_dtype=INT4))
     elif name == "NF4":
         base[0].weight = nn.Parameter(to_nf4(base[0].weight.data, 16, 2), requires_grad=False)
     else:
@@ -192,6 +194,41 @@ def torchao_net(base: nn.Module) -> nn.Module:
 )
 def test_torchaos_weights_unwrapped_are_planned(name: str) -> None:
     trained_alike(torchao_net(quantised(name)), torch.randn(64, 16))
+
+
+@pytest.mark.scripts
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["Int8WeightOnlyConfig", "IntxWeightOnlyConfig"])
+def test_adapters_over_torchaos_weights_are_planned(name: str, dtype: torch.dtype) -> None:
+    """Those of peft, unwrapped as docs/training.md says."""
+    torchao: Any = pytest.importorskip("torchao.quantization")
+    peft: Any = pytest.importorskip("peft")
+    transformers: Any = pytest.importorskip("transformers")
+    from torchao.utils import UnwrapTensorSubclass  # pyright: ignore
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=64, **sizes)).to(dtype)
+    more = {"weight_dtype": INT4} if name == "IntxWeightOnlyConfig" else {}
+    torchao.quantize_(model.model, getattr(torchao, name)(**more))
+    own = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"]))
+    other = copy.deepcopy(own)
+    for layer in other.modules():
+        if hasattr(type(layer._parameters.get("weight")), "__tensor_flatten__"):
+            parametrize.register_parametrization(layer, "weight", UnwrapTensorSubclass())
+    trained = [[p for p in each.parameters() if p.requires_grad] for each in (own, other)]
+    eager, optimizer = (torch.optim.AdamW(weights, lr=0.01) for weights in trained)
+    tokens = torch.randint(64, (2, 16))
+    batch = {"input_ids": tokens, "labels": tokens}
+    step = memplan.optimize(other, batch, optimizer=optimizer, budget="100%", solver="store-all", cache=False)
+    for _ in range(3):
+        loss = own(**batch).loss
+        loss.backward()
+        eager.step()
+        eager.zero_grad()
+        assert torch.equal(step(batch), loss)
+    assert all(torch.equal(a, b) for a, b in zip(*trained, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore")

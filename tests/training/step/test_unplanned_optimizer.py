@@ -186,7 +186,7 @@ def test_what_can_not_be_is_refused_in_one_line(make: Any, options: dict[str, An
 @pytest.mark.parametrize("every", [1, 2])
 def test_the_records_muon_clipped_and_accumulated(every: int, compiled: bool) -> None:
     """One layer is not used: its gradients are made by the step."""
-    own, other = (network(width=16).append(nn.Linear(1, 2)) for _ in range(2))
+    own, other = (nn.Sequential(*network(width=16).children(), nn.Linear(1, 2)) for _ in range(2))
     for module in (own, other):
         module.forward = lambda x, layers=module[:-1]: layers(x)  # pyright: ignore
     eager, optimizer = (RecordMuon(module.parameters(), compiled=compiled) for module in (own, other))

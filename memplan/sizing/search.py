@@ -200,12 +200,9 @@ class SizeSearch:
     def _attempt(self, batch: int) -> BatchTrial:
         """Try a batch by what is known, or else by a short search."""
         graph = self._graph(batch)
-        if self._sharded:
-            if not self._policies.known(graph):
-                for _name, schedule in self._policies.of_plans(graph):
-                    self.known.add(graph, schedule)
-        elif self.ask.solver == DEFAULT_SOLVER:
-            know_checkpoints(self.known, graph)
+        if self._sharded and not self._policies.known(graph):
+            for _name, schedule in self._policies.of_plans(graph):
+                self.known.add(graph, schedule)
         return self._trial(batch, self.known.before(self._machine, self.ask.quick))
 
     def _solved(self, batch: int, ask: Question, budget: int | None = None) -> BatchTrial:
@@ -228,8 +225,10 @@ class SizeSearch:
         return self._trial(batch, solve, budget)
 
     def _trial(self, batch: int, solve: Solve, budget: int | None = None) -> BatchTrial:
-        budget = self.room.planned if budget is None else budget
-        return trial(self._graph(batch), self._machine, batch, budget, solve)
+        budget, graph = self.room.planned if budget is None else budget, self._graph(batch)
+        if not self._sharded and self.ask.solver == DEFAULT_SOLVER:
+            know_checkpoints(self.known, graph)
+        return trial(graph, self._machine, batch, budget, solve)
 
     def _fits_as_it_is(self, batch: int) -> bool:
         """Return whether a batch fits in the loop that people have."""

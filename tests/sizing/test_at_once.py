@@ -11,6 +11,7 @@ from memplan.model.quantised import KINDS
 from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import figures_of
 from memplan.profiling.profile.estimates import Estimates
+from memplan.sizing import question
 from memplan.sizing.at_once import (
     ADAPTERS,
     AS_IT_IS,
@@ -26,7 +27,7 @@ from memplan.sizing.sizing import ASKED_FIRST, Sizing
 from memplan.sizing.subject import QUANTIZED, LoopOptions, Subject, open_subject
 from memplan.sizing.trial import TOLERANCE
 from memplan.sizing.words import minutes
-from memplan.solvers.problem import Problem
+from memplan.solvers.problem import NotFoundError, Problem
 from memplan.solvers.registry.run import solve
 
 MODEL = """
@@ -97,6 +98,24 @@ def test_the_whole_search_finds_the_same_batch_and_speed(
         result.unplanned.batch,
         pytest.approx(result.rate(result.unplanned)),
     )
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "searched"])
+def test_what_fits_with_checkpoints_fits_if_the_solver_has_no_answer(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_arguments: object, **_options: object) -> None:
+        raise NotFoundError("auto", 0, 0, None)
+
+    subject = opened(tmp_path, monkeypatch)
+    monkeypatch.setattr(question.registry, "solve", late)
+    ways = {way.name: way.batch for way in AtOnceSearch("adamw").run(loops_of(subject), ROOM, None).ways}
+    batch = ways[CHECKPOINTING]
+    assert batch is not None
+    assert batch > 1.2 * (ways[AS_IT_IS] or 0)
+    (found,) = Sizing(subject, [(GPU, ROOM)], batches=[batch] if given else None).results()
+    assert found.largest is not None
+    assert found.largest.batch >= batch
 
 
 def test_what_is_replayed_for_one_gpu_is_known_to_the_next(

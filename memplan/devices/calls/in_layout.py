@@ -31,6 +31,9 @@ _COPY: Any = torch.ops.aten.copy_.default
 _library = torch.library.Library("memplan_in_layout", "DEF")  # held: its operators go with it
 
 
+_CHANGED_BY: dict[Any, Any] = {}
+
+
 def splits(target: Any) -> bool:
     """Tell whether the operator returns parts of its input, though its schema denies it.
 
@@ -93,4 +96,11 @@ def _defined(target: Any, numbers: frozenset[str]) -> Any:
         return target(copy.copy_(first), *others, **keywords)
 
     _library.impl(own, changed_copy, "CompositeExplicitAutograd")
-    return getattr(torch.ops.memplan_in_layout, own).default
+    made = getattr(torch.ops.memplan_in_layout, own).default
+    _CHANGED_BY[made] = target
+    return made
+
+
+def changed_by(operator: Any) -> Any:
+    """Return the in-place operator that one of these stands for; None for any other operator."""
+    return _CHANGED_BY.get(operator)

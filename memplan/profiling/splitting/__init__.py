@@ -1,0 +1,5 @@
+"""Regions of operations that run in pieces along a dimension, so that only a piece's intermediates exist.
+
+Begin with split.py. `rules` knows along what an operator splits, `region` finds what runs together, `pieces`
+runs it.
+"""

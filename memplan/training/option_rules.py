@@ -68,6 +68,8 @@ def validate_options(
         validate_average(module, planned=planned, masters=options.master_weights)
     if options.compile:
         _validate_compiler(inputs, processes)
+    if options.split:
+        _validate_split(options, processes, sharded=sharded)
 
 
 def _validate_batch(inputs: Inputs) -> None:
@@ -121,6 +123,13 @@ def _validate_updates(options: Options, *, planned: bool) -> None:
             "max_grad_norm goes with optimizer=: without updates in the step your loop clips, with "
             "torch.nn.utils.clip_grad_norm_"
         )
+
+
+def _validate_split(options: Options, processes: Processes | None, *, sharded: bool) -> None:
+    if processes is not None or sharded:
+        raise InputError("split=True is not planned with several processes: leave it out")
+    if options.compile:
+        raise InputError("split=True and compile=True are not planned together: leave one out")
 
 
 def _validate_compiler(inputs: Inputs, processes: Processes | None) -> None:

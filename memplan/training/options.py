@@ -81,6 +81,16 @@ class PlanningOptions(OptionsBase):
         ),
         default=None,
     )
+    split: bool = option(
+        converter=converters.read_switch,
+        text=(
+            "Whether operations that need more memory than the budget has may run in pieces, one after the "
+            "other: a language model's logits with its loss, the hidden layer of an MLP. Results then differ "
+            "from eager PyTorch by rounding, as sums are added up in pieces: the error of each "
+            "region against float64 is at most 4 times that of PyTorch's own."
+        ),
+        default=False,
+    )
     max_plans: int = option(
         converter=converters.read_count,
         text=(

@@ -20,11 +20,11 @@ from ...devices.calls.randomness import generators_kept
 from ...graphs.errors import DifferenceError
 from ...graphs.graph import Kind, Phase
 from ...model.iteration import Iteration, Scaled, scale_of, unscaled
+from ...program.handover import HANDOVER, example_cotangents
 from ...program.program import Call, Operation, Program, refs, values_read
 from ...torch_support.below_autograd import as_traced
 from ...tracing.output_layouts import residents
-from ..fusion.fused import Kernels
-from ..fusion.kernel import Kernel
+from ..fusion.fused import Kernels, Replacement
 from ..fusion.members import Members, called
 
 MOST = 4
@@ -127,7 +127,7 @@ class _Run:
         self._wanted = [value for value in wanted if program.values[value].storage in made]
         self._left = Counter(x for operation in self._operations for x in operation.reads)
         self._left.update(program.values[value].storage for value in self._wanted)
-        self._at: dict[str, list[tuple[Members, Kernel]]] = {}
+        self._at: dict[str, list[tuple[Members, Replacement]]] = {}
         for members, kernel in (kernels or {}).values():
             self._at.setdefault(members.operations[-1].name, []).append((members, kernel))
             self._left.update(self._storages((*members.inputs, *members.outputs)))
@@ -147,7 +147,7 @@ class _Run:
         own, other = (sqrt(sum(pair[column] ** 2 for pair in self._errors)) for column in (0, 1))
         return Accuracy(len(self._errors), other / own if own else 1.0)
 
-    def _compare(self, members: Members, kernel: Kernel) -> None:
+    def _compare(self, members: Members, kernel: Replacement) -> None:
         given = [self._value(value) for value in members.inputs]
         # Exact: the same calls in float64.
         exact = members.run([_widened(tensor) for tensor in given], _called_wide)
@@ -170,7 +170,12 @@ class _Run:
 
     def _run(self, operation: Operation) -> None:
         call = operation.call
-        made = called(call, {value: self._value(value) for value in values_read(call)})
+        made: Sequence[Any]
+        if call.target is HANDOVER:  # the caller's part, with gradients that both runs get
+            outputs = {str(value): self._value(value) for value in refs(call.arguments[0])}
+            made = [*example_cotangents(outputs).values()]
+        else:
+            made = called(call, {value: self._value(value) for value in values_read(call)})
         for value, result in zip(call.outputs, made, strict=True):
             if value is not None and self._left[self._program.values[value].storage]:
                 self._known[value] = result

@@ -4,16 +4,19 @@ eager's."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...graphs.errors import DifferenceError
+from ...graphs.graph import Graph
 from ...model.iteration import Iteration
 from ...planner.baseline import baseline_schedule
 from ...program.graph import Cost, graph_of
 from ...program.program import Program
 from ...steps.execute import PlannedStep
 from ...updates.parts import adding
+from ..fusion.choice import as_in
 from ..fusion.fused import Kernels
+from ..splitting.split import SPLIT, split_as_in
 from .accuracy import accuracy
 from .comparison import Comparison, between, compare, compared_iterations
 
@@ -27,6 +30,16 @@ class Compiled(NamedTuple):
 
     uncompiled: Program
     kernels: Kernels
+
+
+def compiled_as_in(graph: Graph, program: Program) -> tuple[Program, Compiled | None]:
+    """Return the program with what the graph has instead of some operations: compiled ones, or pieces.
+
+    Raises InputError if nothing can be compiled here, MismatchError if they are not the model's.
+    """
+    pieces: Any = graph.source.get(SPLIT)
+    made = as_in(graph, program) if pieces is None else split_as_in(pieces, program)
+    return made.program, Compiled(program, made.kernels) if made.kernels else None
 
 
 def compare_compiled(
@@ -78,7 +91,7 @@ def _in_traced_order(
     def made(program: Program) -> PlannedStep:
         # Costs of 0: the baseline schedule does not depend on times.
         graph = graph_of(program, [Cost(0.0)] * len(program.operations))
-        return PlannedStep(iteration, program, baseline_schedule(graph))
+        return type(step)(iteration, program, baseline_schedule(graph))
 
     by_step = {each: made(program if each is step else adding(program).program) for each in {*iterations}}
     return [by_step[each] for each in iterations]

@@ -7,7 +7,9 @@ computed. Names of what stays and the fingerprint are those of the program that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
 
 from ...graphs.errors import MismatchError
 from ...graphs.graph import Kind
@@ -18,8 +20,17 @@ from .groups import Group
 from .kernel import Kernel, kernels
 from .members import Members, members_of
 
-Kernels = Mapping[str, tuple[Members, Kernel]]
-"""By the name of an operation, the calls of which it is made, and their kernel."""
+
+class Replacement(Protocol):
+    """What runs instead of some operations. key: the same for what computes the same."""
+
+    @property
+    def key(self) -> str: ...
+    def __call__(self, *tensors: Tensor) -> Sequence[Tensor]: ...
+
+
+Kernels = Mapping[str, tuple[Members, Replacement]]
+"""By the name of an operation, the calls of which it is made, and what runs instead of them."""
 
 
 class Fused(NamedTuple):
@@ -53,7 +64,7 @@ def fused(program: Program, units: Sequence[Group]) -> Fused:
         if members is None:
             names.unique(program.operations[group.members[0]].name)
     groups: dict[str, Group] = {}
-    by_name: dict[str, tuple[Members, Kernel]] = {}
+    by_name: dict[str, tuple[Members, Replacement]] = {}
     operations: list[Operation] = []
     for group, members in live:
         one = made.get(group)

@@ -12,7 +12,8 @@ from ...devices.measuring.measure import copies
 from ...devices.measuring.timing import Timing
 from ...devices.storage.blocks import size_bytes
 from ...torch_support.below_autograd import as_traced
-from .kernel import Kernel, filled
+from .fused import Replacement
+from .kernel import filled
 from .members import Members
 
 MOST_ROUNDS = 8
@@ -34,7 +35,7 @@ class Pair(NamedTuple):
     launch: float
 
 
-def measured_pair(members: Members, kernel: Kernel) -> Pair:
+def measured_pair(members: Members, kernel: Replacement) -> Pair:
     """Measure a kernel and the calls of the group's own operations: what is folded in has been computed
     before.
     """

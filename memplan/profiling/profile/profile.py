@@ -21,6 +21,8 @@ from ...devices.measuring.measure import Measurement
 from ...graphs.graph import Graph
 from ...model.file import load_model_file
 from ...model.iteration import on_device
+from ...planner.baseline import baseline
+from ...planner.budget import Budget
 from ...program.graph import Cost, graph_of
 from ...program.program import Operation, Program
 from ...tracing.output_layouts import residents, trace_real_layouts
@@ -28,7 +30,10 @@ from ...updates.choice import OptimizerChoice, updated
 from ..compare.accuracy import accuracy
 from ..compare.verdict import verdict
 from ..fusion.choice import COMPILED, chosen
+from ..splitting.choice import Choice
+from ..splitting.split import SPLIT
 from .against_eager import Check, check_against_eager, doubt_line
+from .pieces import measured_pieces
 from .rounds import Progress, Rounds, uncertainty
 
 
@@ -39,6 +44,7 @@ def profile(
     optimizer: OptimizerChoice | None = None,
     *,
     compiling: bool = False,
+    within: Budget | None = None,
 ) -> Graph:
     """Profile the iteration that a model file, `path[:entry]`, builds, as a graph.
 
@@ -47,6 +53,8 @@ def profile(
     optimizer: the updates of its weights; without one the gradients are the result.
     compiling: operations are fused by Inductor if that is faster; `source.compiled` says which, see
         docs/formats.md.
+    within: operations run in pieces so that none needs more than half of this budget, as far as they split;
+        `source.split` says which.
 
     `source` says where the graph comes from, how good the times are (`measured`, see `quality`) and whether
     the traced iteration equals eager PyTorch's (`eager`, see `verdict`).
@@ -82,6 +90,16 @@ def profile(
         exact = accuracy(iteration, program, found.program, found.kernels)
         graph = graph_from(found.program, found.measured, name=file.name)
         source |= {COMPILED: found.groups, "accuracy": exact.ratio}
+    if within is not None:
+        size = within.bytes_of(baseline(graph).peak, graph.resident_bytes)
+        room = max(0, size - graph.resident_bytes)
+        found = Choice(program, measured).within(room // 2)  # the other half is for what waits
+        if found is not None:
+            of_pieces = measured_pieces(program, measured, found, residents(program, iteration))
+            exact = accuracy(iteration, program, found.program, found.kernels)
+            graph = graph_from(found.program, of_pieces, name=file.name)
+            source |= {SPLIT: found.document(), "accuracy": exact.ratio}
+        source["within"] = {"budget": within.text, "bytes": size}
     return replace(graph, source={**graph.source, **source})
 
 

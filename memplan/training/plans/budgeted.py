@@ -21,15 +21,18 @@ from ...graphs.machine import Links, Machine
 from ...model.iteration import Iteration
 from ...planner.baseline import baseline, baseline_schedule
 from ...planner.device_memory import DeviceMemory
+from ...planner.simulator.simulate import simulate
 from ...profiling.compare.compiled import Compiled
 from ...profiling.fusion.choice import COMPILED, chosen
 from ...profiling.profile.profile import graph_from
+from ...profiling.splitting.split import SPLIT
 from ...program.program import Program
 from ...solvers.incumbent import Incumbent, gap
-from ...solvers.problem import InfeasibleError, Problem, Status
+from ...solvers.problem import InfeasibleError, NotAcceptedError, Problem, Status
 from ...solvers.registry.kept import keep_for_retry, kept_schedule
 from ...solvers.registry.run import solve_or_unpin as solve
 from ...torch_support.unsupported import warn_user
+from ...tracing.output_layouts import residents
 from ...updates.state import count_bytes
 from ..options import Options
 from .front_end import FrontEnd, Measured
@@ -37,6 +40,7 @@ from .infeasible import explain, name_smallest
 from .loop_memory import LoopMemory, StepInfeasibleError
 from .old_gradients import machine_for, may_pay, pays
 from .plan_cache import Plan
+from .splits import split_programs
 from .training_log import TrainingLog
 
 _log = logging.getLogger(__name__)
@@ -58,6 +62,12 @@ IMPROVED_PATIENCE = 10.0
 
 REFUSED = "refused"
 """Folder in that of the plan cache: schedules of budgets that refusals name."""
+
+NOTHING_TO_GAIN = 1.005
+"""Time of a plan, over that of its operations, up to which pieces or more of them can't make it faster."""
+
+WORTH_ROUNDING = 1.03
+"""How much faster a plan with pieces must be than one with eager PyTorch's bits."""
 
 IMPROVED_MEASURING = 5.0
 """Seconds of measuring after the first round, if iterations that drift are timed anew while they train."""
@@ -198,6 +208,8 @@ class BudgetedPlanner:
         if iteration.trains:
             self.outside.check_step(program, budget)
         plan = self._unsolved(program, graph, budget)
+        if self.options.split:
+            return self._fastest_split(plan, iteration, measured, budget)
         if not self.options.compile:
             return self._solved(plan, iteration, budget)
         with self.book.phase("compile"):
@@ -210,6 +222,53 @@ class BudgetedPlanner:
             made = self._solved(plan, iteration, budget)
             warn_user(f"planned without compiled operations: with them there is {error}")
             return made
+
+    def _fastest_split(self, plan: Plan, iteration: Iteration, measured: Measured, budget: int) -> Plan:
+        """Return the fastest plan with or without regions in pieces. Raises InfeasibleError.
+
+        More pieces take longer, and leave more room to what else a plan keeps: they are tried as long as that
+        makes it faster.
+        """
+        best: tuple[float, Plan] | None = None
+        refusal: InfeasibleError | None = None
+
+        def add(plan: Plan) -> bool:
+            """Solve a plan, and tell whether one with more pieces may be faster."""
+            nonlocal best, refusal
+            try:
+                made = self._solved(plan, iteration, budget)
+            except InfeasibleError as error:
+                if refusal is None or (error.smallest or inf) <= (refusal.smallest or inf):
+                    refusal = error
+                return True
+            except NotAcceptedError:
+                if plan.compiled is None:
+                    raise
+                return True  # a solver of chains may not take a graph with regions
+            machine = self.machine_of(made)
+            time = simulate(made.graph, made.schedule, machine=machine).figures.time
+            time *= 1.0 if made.compiled is None else WORTH_ROUNDING
+            if best is None or time < best[0]:
+                best = (time, made)
+                return time > NOTHING_TO_GAIN * made.graph.operations.time.sum()
+            return False
+
+        if not add(plan):
+            assert best is not None
+            return best[1]
+        tensors = residents(measured.program, iteration)
+        room = budget - plan.graph.resident_bytes
+        for found, measurements in split_programs(measured, tensors, room):
+            graph = graph_from(found.program, measurements, source={SPLIT: found.document()})
+            if best is not None and graph.operations.time.sum() >= best[0]:
+                break  # more pieces take longer, even with nothing recomputed
+            compiled = Compiled(measured.program, found.kernels)
+            if not add(self._unsolved(found.program, graph, budget)._replace(compiled=compiled)):
+                break
+        if best is None:
+            assert refusal is not None
+            raise refusal
+        return best[1]
 
     def _first_budget(self, graph: Graph, program: Program, iteration: Iteration) -> int:
         """Return the bytes that the iteration may take.

@@ -1,8 +1,8 @@
-"""What a refused budget says in addition: its share, and bytes with `optimizer=` and `machine=`.
+"""What a refused budget says in addition: its share, and bytes with `split=`, `optimizer=` and `machine=`.
 
 Figures are those of schedules that are found, in a moment, so that what is advised can be followed. Only what
 fits the loop is tried: an optimizer whose updates are planned, a device that has a host below it. The graph
-with updates is estimated, one update per weight added, not traced: hence "about".
+with updates is estimated, one update per weight added, not traced. Pieces are not measured. Hence "about".
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ...updates.catalogue import is_planned
 from ...updates.optimizer_memory import update_workspace
 from ..options import Options
 from .loop_memory import ASSUMED, LoopMemory, StepInfeasibleError, optimizers_of, trained_parameters
+from .splits import smallest_in_pieces
 
 _AUTO = "auto"
 
@@ -39,6 +40,9 @@ _SECONDS = 1.0
 
 _ABOUT = 1.02
 """Factor on the bytes of a graph that is estimated."""
+
+_MOST_SPLIT = 5000
+"""Number of operations up to which it is looked for what splits."""
 
 _LINKED = Machine(links=Links(1e10, 1e10))
 """A machine with a host: which bytes suffice does not depend on rates."""
@@ -56,7 +60,13 @@ def explain(
     # Offloading makes the loop's own optimizer's step no smaller.
     of_step = outside.needed(program)
     for clause in _clauses(
-        error, problem, outside=outside, of_step=of_step, iteration=iteration, options=options
+        error,
+        problem,
+        outside=outside,
+        of_step=of_step,
+        program=program,
+        iteration=iteration,
+        options=options,
     ):
         error.advise(clause)
 
@@ -74,6 +84,7 @@ def _clauses(
     problem: Problem,
     outside: LoopMemory,
     of_step: int,
+    program: Program,
     iteration: Iteration,
     options: Options,
 ) -> Iterator[str]:
@@ -87,6 +98,7 @@ def _clauses(
         ("optimizer=", planned, machine, 0, 0),
         ("machine=", graph, linked, extra, of_step),
         ("optimizer= and machine=", planned, linked, 0, 0),
+        ("split=True", _in_pieces(graph, program, iteration, options), machine, extra, of_step),
     ]
     needs = list[str]()
     for way, tried, on, more, least in ways:
@@ -118,6 +130,13 @@ def _smallest(
     except MemplanError:
         return None
     return None
+
+
+def _in_pieces(graph: Graph, program: Program, iteration: Iteration, options: Options) -> Graph | None:
+    """Return the graph with regions in as many pieces as make it smallest; None if none splits."""
+    if options.split or options.compile or not iteration.trains or len(program.operations) > _MOST_SPLIT:
+        return None
+    return smallest_in_pieces(program, graph)
 
 
 def _has_host(graph: Graph, problem: Problem, iteration: Iteration) -> bool:

@@ -18,6 +18,7 @@ from ...profiling.fusion.choice import COMPILED
 from ...profiling.profile.fused_updates import fused_hint
 from ...profiling.profile.part import graph_of_part
 from ...profiling.profile.sampled import Samples
+from ...profiling.splitting.split import SPLIT
 from ...program.program import Program
 from ...program.structure import graph_form, structure
 from ...runtime.run.cycle import Terms
@@ -193,7 +194,7 @@ class Planner(BudgetedPlanner):
         program, like, samples = traced.program, traced.like, traced.samples
         if samples is None or size is None:
             return None
-        if not like and (self.options.compile or iteration.processes is not None):
+        if not like and (self.options.compile or self.options.split or iteration.processes is not None):
             return None  # it needs kernels of its own, or is measured together with the others
         if iteration.trains:
             self.outside.check_step(program, size)
@@ -227,6 +228,8 @@ class Planner(BudgetedPlanner):
         )
         if self.options.compile:
             asked = (*asked, COMPILED)
+        if self.options.split:
+            asked = (*asked, SPLIT)
         if self.options.settings:
             asked = (*asked, *self.options.settings.items())
         if self.options.allow is not None:

@@ -49,8 +49,7 @@ from ...planner.schedule.file import (
 )
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
-from ...profiling.compare.compiled import Compiled
-from ...profiling.fusion.choice import as_in
+from ...profiling.compare.compiled import Compiled, compiled_as_in
 from ...program.program import Program
 from ...tracing.align import aligned
 from ...updates.order import check_order
@@ -129,9 +128,8 @@ def _found(
             if (used := place.existing()) is not None:
                 with suppress(OSError):  # a folder that is only read
                     os.utime(used)
-            made = as_in(graph, program)
-            compiled = Compiled(program, made.kernels) if made.kernels else None
-            ordered = aligned(made.program, graph, same_bytes=same_bytes)
+            made, compiled = compiled_as_in(graph, program)
+            ordered = aligned(made, graph, same_bytes=same_bytes)
             check_order(ordered)
             policy = str(held.solver.get("policy", ""))
             return Plan(ordered, graph, held.schedule, held.budget, compiled, policy=policy)

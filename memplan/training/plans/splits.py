@@ -1,0 +1,72 @@
+"""Plans with regions in pieces: programs of which no operation needs more than some share of the budget.
+
+The first has the fewest regions and pieces; each later one needs less memory and takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ...devices.measuring.measure import Measurement
+from ...graphs.graph import Graph
+from ...profiling.profile.pieces import measured_pieces
+from ...profiling.splitting.choice import Choice
+from ...profiling.splitting.split import Split
+from ...program.graph import Cost, graph_of
+from ...program.program import Program
+from .front_end import Measured
+
+SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08)
+"""Goals for the largest operation, as shares of the budget without what is there all the time."""
+
+
+class SplitProgram(NamedTuple):
+    """A program with regions in pieces, measured."""
+
+    split: Split
+    measurements: list[Measurement]
+
+
+def split_programs(measured: Measured, tensors: Mapping[int, Tensor], room: int) -> Iterator[SplitProgram]:
+    """Yield programs whose largest operation is smaller and smaller.
+
+    tensors: those of inputs, buffers and constants, by value.
+    room: bytes of the budget besides what is there all the time.
+    """
+    choice = Choice(measured.program, measured.measurements)
+    before: Mapping[str, int] = {}
+    for share in SHARES:
+        found = choice.within(int(share * room))
+        pieces = {} if found is None else {name: cut.pieces for name, cut in found.cuts.items()}
+        if found is not None and pieces != before:
+            before = pieces
+            measurements = measured_pieces(measured.program, measured.measurements, found, tensors)
+            yield SplitProgram(found, measurements)
+
+
+def smallest_in_pieces(program: Program, graph: Graph) -> Graph | None:
+    """Return the graph with as many pieces as make its operations smallest, by sizes of blocks alone; None if
+    nothing splits.
+
+    graph: of the program, in its order.
+    """
+    columns = graph.operations
+    costs: dict[str, Cost] = {}
+    measured: list[Measurement] = []
+    for i, operation in enumerate(program.operations):
+        made = sum(program.storages[x].bytes for x in operation.writes)
+        cost = costs[operation.name] = Cost(float(columns.time[i]), int(columns.workspace[i]))
+        measured.append(Measurement(cost.seconds, 0.0, made + cost.workspace_bytes))
+    choice = Choice(program, measured)
+    found = choice.within(0)
+    if found is None:
+        return None
+    for one in found.program.operations:
+        if (cut := found.cuts.get(one.name)) is not None:
+            made = sum(found.program.storages[x].bytes for x in one.writes)
+            seconds = sum(costs[each.name].seconds for each in cut.region.operations)
+            costs[one.name] = Cost(seconds, max(0, choice.peak_bytes(cut) - made))
+    return graph_of(found.program, [costs[one.name] for one in found.program.operations])

@@ -58,6 +58,7 @@ def _current(path: Path, model: str, measurement: Measurement) -> Graph | str:
         ("number of threads", source.get("threads"), torch.get_num_threads()),
         ("optimizer", None if optimizer is None else choice_of(optimizer), measurement.optimizer),
         ("--compile", COMPILED in source, measurement.compiling),
+        ("--split", source.get("within", {}).get("budget"), measurement.within and measurement.within.text),
     ):
         if then != now:
             return f"measured with another {what}"

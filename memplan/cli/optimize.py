@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from .phases import Phases
 from .printing.figures import made_rows
 from .printing.output import Output, Row, labelled
 from .printing.output_files import destination_of, write_out
-from .profiling import Measurement, make_graph, measurement_options
+from .profiling import Measurement, in_pieces, make_graph, measurement_options, within_of
 from .replay import open_schedule, validate_schedule
 from .report import PRICE_SECONDS, page_of
 from .solving import Search, refusal_document, search_options, solve_graph
@@ -29,9 +30,14 @@ from .solving import Search, refusal_document, search_options, solve_graph
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
 @search_options
 @measurement_options
+@click.option(
+    "--split", is_flag=True, help="Run operations in pieces so that each needs at most half of --budget."
+)
 @click.option("--remeasure", is_flag=True, help="Measure the model even if an earlier graph of it is there.")
 @output_options
-def optimize(model: str, search: Search, measurement: Measurement, remeasure: bool, output: Output) -> None:
+def optimize(
+    model: str, search: Search, measurement: Measurement, split: bool, remeasure: bool, output: Output
+) -> None:
     """Plan MODEL.py within a memory budget: profile, solve and report in one.
 
     It writes MODEL.graph.json, MODEL.schedule.json and MODEL.report.html into the working folder. A graph
@@ -42,10 +48,14 @@ def optimize(model: str, search: Search, measurement: Measurement, remeasure: bo
     \b
     plan optimize model.py --budget 12GB --device cuda
     plan optimize model.py --budget 60% --optimizer adamw
+    plan optimize model.py --budget 30% --split
     plan optimize model.py --gpu rtx3060
     """
     if search.budget is None and search.machine_path is None and measurement.preset is None:
         raise click.UsageError("give a --budget, like 12GB or 60%, or a GPU to estimate for, --gpu NAME")
+    if split and search.budget is None:
+        raise click.UsageError("--split needs a --budget, like 12GB or 60%: for it operations run in pieces")
+    measurement = in_pieces(measurement, search.budget if split else None)
     graph_to = destination_of(None, model, ".graph.json")
     schedule_to = destination_of(None, model, ".schedule.json")
     report_to = destination_of(None, model, ".report.html")
@@ -60,6 +70,8 @@ def optimize(model: str, search: Search, measurement: Measurement, remeasure: bo
         written = write_out(graph_to, partial(save_graph, graph))
         written.tell()
         graph_line = written.row("graph")
+    if split:  # a share is of the peak with whole operations
+        search = replace(search, budget=within_of(graph.source))
     race, phases = Incumbent(), Phases()
     machine = chosen_machine(search.machine_path, output) or graph.machine
     try:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..model.iteration import Iteration
     from ..planner.addresses.layout import Layout
     from ..profiling.compare.compiled import Compiled
-    from ..profiling.fusion.fused import Fused
     from ..program.program import Program
     from ..steps.execute import PlannedStep
 
@@ -84,7 +83,6 @@ def planned_step(
     from ..devices.device.choice import check_device, device_of
     from ..model.file import load_model_file
     from ..model.iteration import on_device
-    from ..profiling.compare.compiled import Compiled
     from ..profiling.fusion.choice import COMPILED
     from ..runtime.run.cycle import Terms
     from ..steps.execute import PlannedStep
@@ -108,10 +106,9 @@ def planned_step(
             output.note(line)
         if COMPILED in held.graph.source:
             say("compiling operations")
-        made = _aligned(program, held.graph, graph_path)
-        compiled = Compiled(program, made.kernels) if made.kernels else None
+        planned, compiled = _aligned(program, held.graph, graph_path)
         terms = Terms(held.graph, held.budget, held.machine, disk, layout=layout)
-        step = PlannedStep(iteration, made.program, held.file.schedule, terms, cuda_graph=cuda_graph)
+        step = PlannedStep(iteration, planned, held.file.schedule, terms, cuda_graph=cuda_graph)
         yield Planned(file, iteration, step, say, compiled)
 
 
@@ -174,13 +171,13 @@ def other_card(graph: Graph, here: dict[str, Any]) -> str | None:
     return found and f"warning: the graph was measured with {found}: times may differ from those planned"
 
 
-def _aligned(program: Program, graph: Graph, graph_path: Path) -> Fused:
-    from ..profiling.fusion.choice import as_in
+def _aligned(program: Program, graph: Graph, graph_path: Path) -> tuple[Program, Compiled | None]:
+    from ..profiling.compare.compiled import compiled_as_in
     from ..tracing.align import aligned
 
     try:
-        made = as_in(graph, program)
-        return made._replace(program=aligned(made.program, graph))
+        made, compiled = compiled_as_in(graph, program)
+        return aligned(made, graph), compiled
     except MismatchError as error:
         raise MismatchError(f"{graph_path}: {error}") from None
 

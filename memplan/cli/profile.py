@@ -8,19 +8,29 @@ from pathlib import Path
 import click
 
 from ..graphs.files.files import save_graph
-from .options import destination_option, output_options
+from ..planner.budget import Budget
+from .options import budget_argument, destination_option, output_options
 from .printing.figures import made_document, made_rows
 from .printing.output import Output, labelled
 from .printing.output_files import destination_of, write_out
-from .profiling import Measurement, make_graph, measurement_options, source_rows
+from .profiling import Measurement, in_pieces, make_graph, measurement_options, source_rows
 
 
 @click.command()
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
 @destination_option("MODEL.graph.json in the working folder")
 @measurement_options
+@click.option(
+    "--split",
+    metavar="SIZE",
+    callback=budget_argument,
+    help="Budget, like 12GB or 60%, for which operations run in pieces, each within half of it.  [default: "
+    "operations are whole]",
+)
 @output_options
-def profile(model: str, destination: Path | None, measurement: Measurement, output: Output) -> None:
+def profile(
+    model: str, destination: Path | None, measurement: Measurement, split: Budget | None, output: Output
+) -> None:
     """Trace MODEL.py and measure its operations: makes a graph.
 
     ENTRY (default: build) is a function that returns (module, example_inputs), (module, example_inputs,
@@ -28,14 +38,15 @@ def profile(model: str, destination: Path | None, measurement: Measurement, outp
     traced iteration is not bitwise equal to eager over two iterations. --estimate traces without memory for
     the model, for the GPU of --gpu, which need not be here. --optimizer adds its states and the updates of
     the weights, which can also run on the CPU. --compile fuses operations: results differ from eager by
-    rounding, their error against float64 is at most 4 times eager's own.
+    rounding, their error against float64 is at most 4 times eager's own. So does --split, which runs large
+    operations in pieces.
 
     \b
     plan profile model.py -o graph.yaml --device cuda
     plan profile model.py --gpu rtx3060 --optimizer adamw -o graph.yaml
     """
     to = destination_of(destination, model, ".graph.json")
-    graph = make_graph(model, measurement, output)
+    graph = make_graph(model, in_pieces(measurement, split), output)
     written = write_out(to, partial(save_graph, graph))
     output.result(
         {**made_document(graph), "graph": written.name},

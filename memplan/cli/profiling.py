@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from ..graphs.graph import Graph
 from ..graphs.machines.presets import Preset
 from ..graphs.units import duration
 from ..planner.baseline import baseline
-from ..planner.budget import spelled
+from ..planner.budget import Budget, parse_budget, spelled
 from .gpu_options import chosen_preset, host_options
 from .known_names import completing, machines
 from .models import model_code
@@ -31,12 +31,14 @@ class Measurement:
 
     preset: the GPU to estimate for; None to measure on `device`.
     compiling: whether operations are fused.
+    within: budget for which operations run in pieces; None for whole ones.
     """
 
     device: str
     preset: Preset | None
     compiling: bool
     optimizer: OptimizerChoice | None
+    within: Budget | None = None
 
 
 def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -92,24 +94,41 @@ def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
+def in_pieces(measurement: Measurement, budget: Budget | None) -> Measurement:
+    """Return the choices with operations in pieces for a budget, None for whole ones. Raises UsageError."""
+    if budget is not None and measurement.compiling:
+        raise click.UsageError("--split and --compile are not measured together: give one")
+    if budget is not None and measurement.preset is not None:
+        raise click.UsageError("--split measures pieces, and --gpu measures nothing: give one")
+    return replace(measurement, within=budget)
+
+
+def within_of(source: Any) -> Budget:
+    """Return the budget, in bytes, for which a graph's operations run in pieces."""
+    return parse_budget(f"{source['within']['bytes']}B")
+
+
 def make_graph(model: str, measurement: Measurement, output: Output) -> Graph:
     """Trace a model file and measure or estimate its operations. Raises MemplanError, one line."""
     if measurement.preset is not None:
         return _estimated(model, measurement.preset, measurement.optimizer, output)
-    return _measured(
-        model, measurement.device, measurement.optimizer, output, compiling=measurement.compiling
-    )
+    return _measured(model, measurement, output)
 
 
-def _measured(
-    model: str, device: str, optimizer: OptimizerChoice | None, output: Output, *, compiling: bool
-) -> Graph:
+def _measured(model: str, measurement: Measurement, output: Output) -> Graph:
     from ..profiling.compare.cost import below_baseline
     from ..profiling.compare.verdict import warning
     from ..profiling.profile.profile import profile as measure
 
-    with model_code(model, device), output.progress("profiling") as progress:
-        graph = measure(model, device, progress, optimizer, compiling=compiling)
+    with model_code(model, measurement.device), output.progress("profiling") as progress:
+        graph = measure(
+            model,
+            measurement.device,
+            progress,
+            measurement.optimizer,
+            compiling=measurement.compiling,
+            within=measurement.within,
+        )
     eager: Any = graph.source["eager"]
     measured: Any = graph.source["measured"]
     for line in (warning(eager), below_baseline(eager, baseline(graph).peak), measured.get("doubt")):
@@ -142,6 +161,10 @@ def source_rows(source: Any) -> list[Row]:
     if (groups := source.get("compiled")) is not None:
         exact = f"error {source['accuracy']:.2f} of eager's own"
         rows.append(("compiled", f"{sum(map(len, groups.values()))} operations in {len(groups)}, {exact}"))
+    if (regions := source.get("split")) is not None:
+        exact = f"error {source['accuracy']:.2f} of eager's own"
+        count = sum(len(region["operations"]) for region in regions.values())
+        rows.append(("in pieces", f"{count} operations in {len(regions)}, {exact}"))
     if estimated := source.get("estimate"):
         rows.append(("estimated", f"for {estimated['gpu']}, by the roofline ({estimated['data']})"))
     if eager := source.get("eager"):

@@ -234,7 +234,7 @@ class _Growth:
         recomputed = self._recomputed(own, forward)
         members = tuple(sorted(own)), tuple(sorted(recomputed))
         found = Region(self._program, *members, self._patterns, self._rows)
-        return found if self._is_whole(found) else None
+        return found if self._is_whole(found) and self._is_unchanged(found) else None
 
     def _of_phase(self, backward: bool | None) -> set[int]:
         operations = self._program.operations
@@ -382,6 +382,16 @@ class _Growth:
                 if value is not None:
                     parts[value] = self._trimmed(value, part)
         return True
+
+    def _is_unchanged(self, region: Region) -> bool:
+        """Tell whether nobody changes what the region reads or makes between its first call and its last.
+
+        Its calls run together where the last of them was, after the change.
+        """
+        own = {*region.recomputed, *region.members}
+        touched = region.made.union(*(self._program.operations[i].reads for i in own))
+        between = (self._program.operations[i] for i in range(min(own), max(own)) if i not in own)
+        return all(touched.isdisjoint(operation.mutates) for operation in between)
 
 
 def _may_run_in_pieces(operation: Operation) -> bool:

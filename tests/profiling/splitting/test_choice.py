@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from memplan.profiling.compare.accuracy import accuracy
@@ -102,3 +104,33 @@ def test_dropout_draws_what_the_whole_draws() -> None:
     drawn = [[o.name for o in program.operations if o.random] for program in (one.program, found.program)]
     assert drawn[0] == drawn[1] != []
     accuracy(one.iteration, one.program, found.program, found.kernels)
+
+
+def test_what_a_region_reads_is_not_changed_between_its_calls() -> None:
+    """Both layers read `x`; a change of it between the two is seen by the second one alone."""
+    torch.manual_seed(0)
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 256), nn.Linear(256, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.second(torch.relu(self.first(x))) * x).sum()
+
+    one = traced_of(Twice(), (torch.randn(64, 16),))
+    found = Choice(one.program, one.measured).within(1)
+    assert found is not None
+    region = next(cut.region for cut in found.cuts.values() if len(cut.region.members) > 1)
+    place, end = region.members[0] + 1, region.members[-1]
+    assert place <= end
+    read = one.program.values[region.inputs[0]].storage
+    change = one.program.operations[place]._replace(name="change", reads=(), writes=(), mutates=(read,))
+    operations = [*one.program.operations[:place], change, *one.program.operations[place:]]
+    program = dataclasses.replace(one.program, operations=operations)
+    measured = [*one.measured[:place], one.measured[place], *one.measured[place:]]
+    changed = Choice(program, measured).within(1)
+    for cut in {} if changed is None else changed.cuts.values():
+        own = cut.region.members
+        reads = {program.values[value].storage for value in cut.region.inputs}
+        assert read not in reads or not own[0] < place < own[-1]

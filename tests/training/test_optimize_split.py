@@ -162,3 +162,17 @@ def test_other_batches_get_pieces_too() -> None:
         given = torch.randint(WORDS, (size,))
         expected = copy.deepcopy(module)(given)
         assert torch.allclose(step(given), expected, rtol=1e-5)
+
+
+def test_what_a_refusal_names_with_pieces_suffices() -> None:
+    """Of a step of AdamW that needs more than the plan, and of a plan."""
+    for states in (None, 0):
+        module, words = made()
+        with pytest.raises(InfeasibleError) as refusal:
+            memplan.optimize(module, words, budget="5%", states=states, split=True, **FAST)
+        share = refusal.value.percent
+        assert share is not None
+        assert float(share[:-1]) < 60
+        module, words = made()
+        step = memplan.optimize(module, words, budget=share, states=states, split=True, **FAST)
+        assert regions(step)

@@ -36,11 +36,11 @@ from ...tracing.output_layouts import residents
 from ...updates.state import count_bytes
 from ..options import Options
 from .front_end import FrontEnd, Measured
-from .infeasible import explain, name_smallest
+from .infeasible import ABOUT, explain, name_smallest
 from .loop_memory import LoopMemory, StepInfeasibleError
 from .old_gradients import machine_for, may_pay, pays
 from .plan_cache import Plan
-from .splits import split_programs
+from .splits import smallest_in_pieces, split_programs
 from .training_log import TrainingLog
 
 _log = logging.getLogger(__name__)
@@ -148,9 +148,10 @@ class BudgetedPlanner:
     ) -> InfeasibleError:
         """Return the error of a plan for budgets of a call, without the bytes outside of plans."""
         machine = graph.machine or self.options.machine
-        problem = Problem(graph, error.budget, machine, self.options.allow)
+        smallest = smallest_in_pieces(program, graph) if self.options.split and iteration.trains else None
+        problem = Problem(smallest or graph, error.budget, machine, self.options.allow)
         if isinstance(error, StepInfeasibleError):
-            name_smallest(error, problem)
+            name_smallest(error, problem, about=1.0 if smallest is None else ABOUT)
             self._keep_for_retry(self._solver(iteration), problem, error)
         error = self._with_calls(error, graph)
         if self.options.budget.size is None and iteration.trains:

@@ -38,7 +38,7 @@ _ANY_RATE = 1.0
 _SECONDS = 1.0
 """The most to spend on each way out."""
 
-_ABOUT = 1.02
+ABOUT = 1.02
 """Factor on the bytes of a graph that is estimated."""
 
 _MOST_SPLIT = 5000
@@ -71,11 +71,14 @@ def explain(
         error.advise(clause)
 
 
-def name_smallest(error: StepInfeasibleError, problem: Problem) -> None:
-    """Let the error of an optimizer's step name bytes that suffice for the plan too."""
+def name_smallest(error: StepInfeasibleError, problem: Problem, *, about: float = 1.0) -> None:
+    """Let the error of an optimizer's step name bytes that suffice for the plan too.
+
+    about: factor for a graph that is estimated.
+    """
     found = _smallest(problem.graph, problem.machine, problem)
     if found is not None:
-        error.least = max(found[0], error.min_memory)
+        error.least = max(ceil(about * found[0]), error.min_memory)
         error.holding(found[1])
 
 
@@ -105,7 +108,7 @@ def _clauses(
         if tried is None or (on is None and "machine=" in way):
             continue
         found = _smallest(tried, on, problem, options.solver)
-        size = 0 if found is None else max(least, ceil(_ABOUT * found[0]) + more)
+        size = 0 if found is None else max(least, ceil(ABOUT * found[0]) + more)
         if 0 < size < known:
             share = "" if error.peak is None else f" ({percent(size, error.peak)})"
             needs.append(f"with {way} from about {spelled(size)}{share}")

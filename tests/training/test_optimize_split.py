@@ -58,6 +58,9 @@ def test_a_loss_in_pieces_takes_a_third_and_is_as_exact() -> None:
     step = memplan.optimize(module, words, budget="33%", states=0, gradients="freed", split=True, **FAST)
     step(words).backward()
     assert regions(step)
+    report = str(step.report())
+    assert "in pieces: 7 operations from head/mm on in" in report
+    assert "results of kernels as exact as eager's" in report
     made_in_pieces = gradients_of(module)
     for name, true in gradients_of(exact).items():
         found, eager = (one[name].double() - true for one in (made_in_pieces, own))

@@ -101,6 +101,18 @@ def split_as_in(document: Mapping[str, Any], program: Program) -> Split:
     return made
 
 
+def regions_line(source: Mapping[str, Any]) -> str | None:
+    """Return the line on what runs in pieces by a graph's `source`; None if nothing does."""
+    document = source.get(SPLIT)
+    if not document:
+        return None
+    regions = (
+        f"{len(one['operations'])} operations from {one['operations'][0]} on in {one['pieces']}"
+        for one in document.values()
+    )
+    return f"in pieces: {', '.join(regions)}"
+
+
 def split(program: Program, cuts: Sequence[Cut]) -> Split | None:
     """Replace each region by one operation; None if their operations have no order as such."""
     own = {i: place for place, cut in enumerate(cuts) for i in cut.region.members}

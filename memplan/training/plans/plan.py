@@ -18,7 +18,7 @@ from ...profiling.fusion.choice import COMPILED
 from ...profiling.profile.fused_updates import fused_hint
 from ...profiling.profile.part import graph_of_part
 from ...profiling.profile.sampled import Samples
-from ...profiling.splitting.split import SPLIT
+from ...profiling.splitting.split import SPLIT, regions_line
 from ...program.program import Program
 from ...program.structure import graph_form, structure
 from ...runtime.run.cycle import Terms
@@ -142,6 +142,8 @@ class Planner(BudgetedPlanner):
         if vouching is not None:
             vouching()
         self.book.opened(step, plan, self.machine_of(plan), self)
+        if line := regions_line(plan.graph.source):
+            self.book.note(step, line)
         if iteration.updates is not None:
             optimizer = iteration.updates.optimizer
             if line := fused_hint(plan.program, plan.graph, plan.schedule, optimizer):

@@ -167,6 +167,8 @@ class Verification:
         same = compared(iteration, step, plan.graph, in_turn, plan.compiled)
         if same is not None and same.eager is not None and weighs:
             self._weigh(iteration, step, plan, same.eager, loop)
+        if same is not None and same.compiled is not None:
+            self.book.remark("compare", same.compiled)
         line = warning(as_source(same))
         if line is not None:
             warn_user(line)

@@ -22,6 +22,7 @@ import memplan
 import torch
 from memplan.devices.measuring.live_bytes import live_peak
 from memplan.solvers.problem import InfeasibleError
+from split_models import made
 from torch import nn
 
 
@@ -79,8 +80,14 @@ def example(name: str) -> Case:
     return Case(module, inputs, {"loss_fn": loss}, given, lambda: loss(module(*inputs), *targets))
 
 
+def small(name: str) -> Case:
+    module, inputs = made(name)
+    return Case(module, inputs, {}, {}, lambda: module(*inputs))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     **{kind: lambda kind=kind: language_model(kind) for kind in ("gpt2", "llama-lora", "long-llama")},
+    **{name: lambda name=name: small(name) for name in ("mnist", "dcgan", "resnet18", "vae")},
     **{name: lambda name=name: example(name) for name in ("resnet50", "unet", "vit", "mlp")},
 }
 

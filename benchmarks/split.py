@@ -1,6 +1,6 @@
 """Operations in pieces: the smallest budget with `split=True` and without, and the time at a share.
 
-Protocol. Each model's floor is the smallest budget that a refusal names, with `split=True` and without, as a
+Protocol. A model's smallest budget is what a refusal names, with `split=True` and without, as a
 share of eager PyTorch's peak (`.grad` counted, optimizer states in neither). At a share of that peak the plan
 and eager PyTorch take turns in one process; the time is the median of the rounds' ratios of processor times.
 The peak is that of live storage in one iteration.
@@ -27,7 +27,7 @@ from torch import nn
 
 
 class Case(NamedTuple):
-    """options: of `optimize`. given: what a step is called with. eager: its loss."""
+    """A model with its batch. options: of `optimize`. given: of a step's call. eager: its loss."""
 
     module: nn.Module
     inputs: Any
@@ -108,7 +108,7 @@ def planned(case: Case, budget: Any, seconds: float, *, split: bool) -> Any:
     )
 
 
-def floor(make: Callable[[], Case], seconds: float, *, split: bool) -> float:
+def smallest(make: Callable[[], Case], seconds: float, *, split: bool) -> float:
     """Return the smallest budget found, as a share of the baseline's peak."""
     try:
         planned(make(), "1%", seconds, split=split)
@@ -131,7 +131,7 @@ def side_by_side(make: Callable[[], Case], share: str, rounds: int, seconds: flo
         case.eager().backward()
         module.zero_grad(set_to_none=True)
 
-    for _ in range(3):  # eager PyTorch runs beside the first two
+    for _ in range(3):  # eager PyTorch runs the first two as well
         plan()
     peaks = [live_peak(call).peak_bytes + size for call in (plan, eager)]
     ratios: list[float] = []
@@ -157,8 +157,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     for name in given.cases or CASES:
-        floors = [floor(CASES[name], given.seconds, split=split) for split in (False, True)]
-        print(f"{name}: floor {floors[0]:.1%} before, {floors[1]:.1%} in pieces", flush=True)
+        found = [smallest(CASES[name], given.seconds, split=split) for split in (False, True)]
+        print(f"{name}: smallest budget {found[0]:.1%} before, {found[1]:.1%} in pieces", flush=True)
         try:
             print("   ", side_by_side(CASES[name], given.share, given.rounds, given.seconds), flush=True)
         except memplan.MemplanError as error:

@@ -40,14 +40,14 @@ class Block(nn.Module):
             nn.Conv2d(channels, made, 3, stride, 1, bias=False), nn.BatchNorm2d(made), nn.ReLU(True)
         )
         self.second = nn.Sequential(nn.Conv2d(made, made, 3, 1, 1, bias=False), nn.BatchNorm2d(made))
-        self.beside: nn.Module = nn.Identity()
+        self.shortcut: nn.Module = nn.Identity()
         if stride > 1:
-            self.beside = nn.Sequential(
+            self.shortcut = nn.Sequential(
                 nn.Conv2d(channels, made, 1, stride, bias=False), nn.BatchNorm2d(made)
             )
 
     def forward(self, images: Tensor) -> Tensor:
-        return functional.relu(self.second(self.first(images)) + self.beside(images))
+        return functional.relu(self.second(self.first(images)) + self.shortcut(images))
 
 
 class ResNet18(nn.Module):

@@ -1,4 +1,4 @@
-"""Calls in pieces, beside the same calls as a whole: an oracle of the rules that say how they split."""
+"""Calls in pieces, compared with the same calls as a whole: an oracle of the rules of splitting."""
 
 from __future__ import annotations
 

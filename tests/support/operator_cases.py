@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -108,6 +109,20 @@ class Cases:
     def covered(self) -> set[str]:
         """The operators of all cases, as the table of rules names them."""
         return {name.lstrip("_") for _function, covers in self._cases.values() for name in covers}
+
+    def tests(self) -> tuple[Callable[[str], None], Callable[[str], None]]:
+        """Return the tests of all cases: at a few shapes, and a heavy one at many."""
+
+        @pytest.mark.parametrize("name", self.names)
+        def few(name: str) -> None:
+            self.check(name, 3)
+
+        @pytest.mark.scripts
+        @pytest.mark.parametrize("name", self.names)
+        def many(name: str) -> None:
+            self.check(name, 100)
+
+        return few, many
 
     def check(self, name: str, examples: int) -> Checked:
         """Run a case with that many examples, each call of it also in pieces."""

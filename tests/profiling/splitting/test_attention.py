@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from memplan.profiling.splitting.attention import ATTENTION
 from operator_cases import Cases, Drawn
@@ -96,15 +95,7 @@ for _name, _places, _results in (
     _library.impl(f"{_name}_backward", partial(_gpu_backward, places=_places, results=_results), "CPU")
 
 
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes(name: str) -> None:
-    CASES.check(name, 3)
-
-
-@pytest.mark.scripts
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes_at_many_shapes(name: str) -> None:
-    CASES.check(name, 100)
+test_pieces_make_what_the_whole_makes, test_they_do_at_many_shapes = CASES.tests()
 
 
 def test_every_rule_has_a_case() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
+from memplan.graphs.errors import MismatchError
 from memplan.profiling.compare.accuracy import accuracy
 from memplan.profiling.profile.rounds import Rounds
 from memplan.profiling.splitting.choice import Choice
@@ -64,13 +66,13 @@ def test_logits_never_exist_as_a_whole(name: str) -> None:
     assert not any(storage.bytes >= logits for storage in found.program.storages)
 
 
-def test_a_graph_says_what_to_make_again() -> None:
+def test_a_graph_says_how_its_regions_are_made() -> None:
     one = traced("GELU")
     found = Choice(one.program, one.measured).within(largest(one) // 2)
     assert found is not None
-    again = split_as_in(found.document(), one.program)
-    assert [o.name for o in again.program.operations] == [o.name for o in found.program.operations]
-    keys = [[kernel.key for _members, kernel in each.kernels.values()] for each in (found, again)]
+    remade = split_as_in(found.document(), one.program)
+    assert [o.name for o in remade.program.operations] == [o.name for o in found.program.operations]
+    keys = [[kernel.key for _members, kernel in each.kernels.values()] for each in (found, remade)]
     assert keys[0] == keys[1]
 
 
@@ -134,3 +136,15 @@ def test_what_a_region_reads_is_not_changed_between_its_calls() -> None:
         own = cut.region.members
         reads = {program.values[value].storage for value in cut.region.inputs}
         assert read not in reads or not own[0] < place < own[-1]
+
+
+@pytest.mark.parametrize(
+    "change", [{"pieces": 0}, {"pieces": -2}, {"pieces": "2"}, {"pieces": 10**9}, {"seed": [1]}]
+)
+def test_a_graph_that_was_edited_is_refused_in_one_line(change: dict[str, Any]) -> None:
+    one = traced("loss mean")
+    found = Choice(one.program, one.measured).within(largest(one) // 2)
+    assert found is not None
+    document = {name: entry | change for name, entry in found.document().items()}
+    with pytest.raises(MismatchError, match="its `split` is not as it was written"):
+        split_as_in(document, one.program)

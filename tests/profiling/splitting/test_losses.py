@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from memplan.profiling.splitting.losses import LOSSES
 from operator_cases import Cases, Drawn
@@ -50,15 +49,7 @@ def losses_of_classes(drawn: Drawn) -> None:
     drawn.back(functional.nll_loss(scores, target, weight, ignore_index=99, reduction=how["reduction"]))
 
 
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes(name: str) -> None:
-    CASES.check(name, 3)
-
-
-@pytest.mark.scripts
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes_at_many_shapes(name: str) -> None:
-    CASES.check(name, 100)
+test_pieces_make_what_the_whole_makes, test_they_do_at_many_shapes = CASES.tests()
 
 
 def test_every_rule_has_a_case() -> None:

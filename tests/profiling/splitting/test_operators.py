@@ -7,7 +7,6 @@ from contextlib import suppress
 from itertools import cycle
 from typing import Any
 
-import pytest
 import torch
 from in_pieces import Checked, Traced
 from memplan.devices.calls.fused import dropout_mask
@@ -61,15 +60,7 @@ def activations(drawn: Drawn) -> None:
     drawn.back(functional.prelu(one, drawn.tensor(one.shape[1])), functional.gelu(one, approximate="tanh"))
 
 
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes(name: str) -> None:
-    CASES.check(name, 3)
-
-
-@pytest.mark.scripts
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes_at_many_shapes(name: str) -> None:
-    CASES.check(name, 100)
+test_pieces_make_what_the_whole_makes, test_they_do_at_many_shapes = CASES.tests()
 
 
 def test_every_rule_has_a_case() -> None:

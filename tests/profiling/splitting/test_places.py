@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from memplan.devices.calls import scatters
 from memplan.devices.calls.in_layout import in_layout
@@ -81,15 +80,7 @@ def gathers(drawn: Drawn) -> None:
     drawn.call(in_layout(aten.cumsum_.default, [one]), one.detach(), 0)
 
 
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes(name: str) -> None:
-    CASES.check(name, 3)
-
-
-@pytest.mark.scripts
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes_at_many_shapes(name: str) -> None:
-    CASES.check(name, 100)
+test_pieces_make_what_the_whole_makes, test_they_do_at_many_shapes = CASES.tests()
 
 
 def test_every_rule_has_a_case() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 from memplan.profiling.splitting.views import VIEWS
 from operator_cases import Cases, Drawn
@@ -95,15 +94,7 @@ def of_two_numbers(drawn: Drawn) -> None:
     _ = torch.view_as_real(number * 2), number.conj(), torch.complex(one, one + 1)
 
 
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes(name: str) -> None:
-    CASES.check(name, 3)
-
-
-@pytest.mark.scripts
-@pytest.mark.parametrize("name", CASES.names)
-def test_pieces_make_what_the_whole_makes_at_many_shapes(name: str) -> None:
-    CASES.check(name, 100)
+test_pieces_make_what_the_whole_makes, test_they_do_at_many_shapes = CASES.tests()
 
 
 def test_every_rule_has_a_case() -> None:

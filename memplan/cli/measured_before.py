@@ -11,7 +11,7 @@ from ..graphs.graph import Graph
 from .models import model_code
 from .planned_step import other_card
 from .printing.output import Output
-from .profiling import Measurement
+from .profiling import Measurement, asked_within
 
 
 def graph_measured_before(path: Path, model: str, measurement: Measurement, output: Output) -> Graph | None:
@@ -58,7 +58,7 @@ def _current(path: Path, model: str, measurement: Measurement) -> Graph | str:
         ("number of threads", source.get("threads"), torch.get_num_threads()),
         ("optimizer", None if optimizer is None else choice_of(optimizer), measurement.optimizer),
         ("--compile", COMPILED in source, measurement.compiling),
-        ("--split", source.get("within", {}).get("budget"), measurement.within and measurement.within.text),
+        ("--split", asked_within(source), measurement.within and measurement.within.text),
     ):
         if then != now:
             return f"measured with another {what}"

@@ -108,6 +108,13 @@ def within_of(source: Any) -> Budget:
     return parse_budget(f"{source['within']['bytes']}B")
 
 
+def asked_within(source: Any) -> str | None:
+    """Return that budget as it was asked for; None if there is none, or not as it is written."""
+    found = source.get("within")
+    known = isinstance(found, dict) and isinstance(found.get("bytes"), int)  # pyright: ignore
+    return found.get("budget") if known else None  # pyright: ignore
+
+
 def make_graph(model: str, measurement: Measurement, output: Output) -> Graph:
     """Trace a model file and measure or estimate its operations. Raises MemplanError, one line."""
     if measurement.preset is not None:
@@ -165,6 +172,10 @@ def source_rows(source: Any) -> list[Row]:
         exact = f"error {source['accuracy']:.2f} of eager's own"
         count = sum(len(region["operations"]) for region in regions.values())
         rows.append(("in pieces", f"{count} operations in {len(regions)}, {exact}"))
+    elif (asked := asked_within(source)) is not None:
+        rows.append(
+            ("in pieces", f"none: what needs more than half of {asked} does not split, if anything does")
+        )
     if estimated := source.get("estimate"):
         rows.append(("estimated", f"for {estimated['gpu']}, by the roofline ({estimated['data']})"))
     if eager := source.get("eager"):

@@ -55,8 +55,8 @@ def test_a_plan_in_pieces_runs_at_a_third(model: str) -> None:
 def test_it_is_measured_anew_for_another_budget(model: str) -> None:
     search = ("--time-limit", "1", "--solver", "auto", "--split")
     call("optimize", model, "--budget", "60%", *search)
-    again = call("optimize", model, "--budget", "50%", *search)
-    assert "measured with another --split" in again.stderr
+    second = call("optimize", model, "--budget", "50%", *search)
+    assert "measured with another --split" in second.stderr
 
 
 @pytest.mark.parametrize(

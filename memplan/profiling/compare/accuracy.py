@@ -85,7 +85,7 @@ def accuracy(iteration: Iteration, uncompiled: Program, compiled: Program, kerne
         }
     for name, difference in differences.items():
         if not difference <= limits[name]:
-            raise DifferenceError(f"compiled, {name} is another: {difference:.3g} from eager's")
+            raise DifferenceError(f"{name} is another: {difference:.3g} from eager's")
     return own.accuracy()
 
 
@@ -173,7 +173,7 @@ class _Run:
             summed = sqrt(terms / max(eager.numel(), 1)) * most
             if not found[1] <= MOST * found[0] + rounding * max(ROUNDINGS * _norm(true), summed):
                 raise DifferenceError(
-                    f"compiled, {self._name(value)} is {found[1]:.3g} from exact, eager's own {found[0]:.3g}"
+                    f"{self._name(value)} is {found[1]:.3g} from exact, eager's own {found[0]:.3g}"
                 )
             if size := _norm(true):
                 # Relative to the result, so that large results do not outweigh small ones.

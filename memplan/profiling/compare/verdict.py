@@ -81,7 +81,7 @@ def compared(
         return comparison
     exact = compare_if_it_fits(iteration, step, iterations, compiled)
     if exact is not None and not exact.equal:
-        raise DifferenceError(f"the compiled iteration is not the model's: {exact.first}")
+        raise DifferenceError(f"the iteration with kernels is not the model's: {exact.first}")
     return exact and comparison._replace(compiled=exact.compiled)
 
 

@@ -22,7 +22,7 @@ from .members import Members, members_of
 
 
 class Replacement(Protocol):
-    """What runs instead of some operations. key: the same for what computes the same."""
+    """Interface of what runs instead of some operations. key: the same for what computes the same."""
 
     @property
     def key(self) -> str: ...

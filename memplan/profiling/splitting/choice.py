@@ -21,7 +21,7 @@ from .rows import Along
 from .split import Cut, Split, outputs_of, split
 
 LARGE = 4
-"""A tensor of a region is large if it has more than this share of the bytes of the region's seed."""
+"""Divisor of the bytes of a region's seed: a tensor with more than the result is large."""
 
 MOST_PIECES = 64
 

@@ -24,7 +24,7 @@ from .rules import (
 )
 
 _NONE, _MEAN = 0, 1
-"""How the losses of samples are reduced, as PyTorch's operators number it. The third is their sum."""
+"""Numbers of PyTorch's operators for reductions of the samples' losses. The third is their sum."""
 
 
 def loss(site: Site, at: int, along: Along) -> Pattern | None:

@@ -24,7 +24,7 @@ from .rows import Along, Shape
 
 
 class Role(Enum):
-    """What the pieces make of a tensor that does not lie along the rows."""
+    """Role of a tensor that does not lie along the rows."""
 
     SUM = "sum"
     WHOLE = "whole"
@@ -38,7 +38,7 @@ Accumulate = Callable[..., Tensor]
 
 
 class Pattern(NamedTuple):
-    """How a call splits.
+    """Pattern of a call that splits: the rows in each of its tensors.
 
     inputs: per tensor that it reads where the rows are in it, or WHOLE.
     outputs: of each result.
@@ -153,7 +153,7 @@ def name_of(call: Call) -> str | None:
 
 
 Rule = Callable[[Site, int, Along], Pattern | None]
-"""Of a call, one of its tensors and its rows: how it splits, None if it does not."""
+"""Function of a call, one of its tensors and the rows there: how the call splits, None if it does not."""
 
 
 def pointwise(site: Site, at: int, along: Along) -> Pattern | None:

@@ -92,10 +92,12 @@ def split_as_in(document: Mapping[str, Any], program: Program) -> Split:
             found = next(islice(regions_at(uses, value, Along(*along), least), way, None))[place]
             if [one.name for one in found.operations] != entry["operations"]:
                 raise MismatchError("its regions are not those of the model")
+            if not 1 < entry["pieces"] <= found.rows:
+                raise ValueError
             cuts.append(Cut(found, entry["pieces"]))
-    except (TypeError, ValueError, AttributeError, LookupError, StopIteration) as error:
+        made = split(program, cuts)
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, StopIteration) as error:
         raise MismatchError(f"its `{SPLIT}` is not as it was written") from error
-    made = split(program, cuts)
     if made is None or [*made.cuts] != [*document]:
         raise MismatchError("its regions are not those of the model")
     return made

@@ -215,7 +215,9 @@ def test_a_wrong_kernel_is_told_before_anything_is_trained(monkeypatch: pytest.M
         return made._replace(program=replace(made.program, operations=operations), kernels=kernels)
 
     monkeypatch.setattr(budgeted, "chosen", spoilt)
-    with pytest.raises(DifferenceError, match=r"the compiled iteration is not the model's: .* from exact"):
+    with pytest.raises(
+        DifferenceError, match=r"the iteration with kernels is not the model's: .* from exact"
+    ):
         optimized(Small(), False)
 
 

@@ -63,7 +63,6 @@ def missing_files(path: Path, known: set[str]) -> list[str]:
     ]
 
 
-@pytest.mark.scripts
 def test_named_files_exist() -> None:
     folders = ("memplan", "tests", "benchmarks", "examples", "docs")
     known = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")} | {"setup.py"}

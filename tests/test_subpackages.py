@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 LAYERS = (
     "graphs",
@@ -79,7 +77,6 @@ def imports() -> dict[str, dict[str, list[str]]]:
     return found
 
 
-@pytest.mark.scripts
 def test_others_import_public_modules_alone() -> None:
     faults = [
         f"{', '.join(who)}: {name}.{file} is not public: import {public_modules(name)}"
@@ -90,7 +87,6 @@ def test_others_import_public_modules_alone() -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.scripts
 def test_public_modules_are_imported_by_others() -> None:
     """A module that nobody imports any more is not public."""
     subpackages = {subpackage(name) for name in modules() if "." in subpackage(name)}

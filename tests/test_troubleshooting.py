@@ -47,6 +47,10 @@ def error_classes() -> dict[str, str]:
     return {name: bases[name][1] for name in known - {"MemplanError"}}
 
 
+CAUGHT = {"ConvertedError", "UnrepeatedValuesError"}
+"""Errors that memplan catches itself: the trace goes on without the tensor, eager PyTorch runs the batch."""
+
+
 @cache
 def strings() -> str:
     """Return all texts of the package, also the constant parts of f-strings."""
@@ -54,10 +58,9 @@ def strings() -> str:
     return "\n".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
 
 
-@pytest.mark.scripts
 def test_every_error_class_has_an_entry() -> None:
     heads = [head for head in PARTS[1::2] if head.endswith("Error")]
-    assert sorted(heads) == sorted(error_classes())
+    assert sorted(heads) == sorted(error_classes().keys() - CAUGHT)
 
 
 def test_every_entry_says_a_line_and_what_to_do() -> None:

@@ -3,7 +3,7 @@
 Protocol. Lines with code are drawn by a fixed seed, one mutant per line: one operator, comparison, constant
 or name of that line is changed. Each mutant replaces its file in a copy of the tree, and the tests of
 `make test` that reach its line run, fastest first, until one fails. A mutant that they all pass survives; one
-that takes five times as long as they did counts as killed. Survivors that can't change any result are named
+that takes five times their processor time counts as killed. Survivors that can't change any result are named
 in mutation/equivalent.py, each with its reason.
 
     python benchmarks/mutants.py record [--jobs 2]           which test runs which line; once per state

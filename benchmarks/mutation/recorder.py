@@ -1,4 +1,4 @@
-"""A plugin of pytest that records which lines each test runs, and its seconds.
+"""A plugin of pytest that records which lines each test runs, and its seconds of processor time.
 
     python -m pytest -p mutation.recorder …    with RECORD_LINES=FILE: FILE.sqlite and FILE.json
 
@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Generator
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pytest
 from coverage import Coverage
@@ -33,9 +33,9 @@ class Recorder:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Run one test in its context."""
         self._coverage.switch_context(item.nodeid)
-        begin = perf_counter()
+        begin = process_time()
         result = yield
-        self._seconds[item.nodeid] = perf_counter() - begin
+        self._seconds[item.nodeid] = process_time() - begin
         self._coverage.switch_context("")
         return result
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,8 +22,14 @@ from .recorder import ROOT
 SECONDS = 30.0
 """Recorded seconds that the tests of one mutant take together."""
 
-LIMIT = 150.0
-"""Seconds after which a mutant counts as killed: it takes five times as long as the tests did."""
+LIMIT = 150
+"""Seconds of processor time after which a mutant counts as killed: five times what the tests took."""
+
+PATIENCE = 4 * LIMIT
+"""Seconds by the clock, for mutants that wait and use no processor; four, as others may use the machine."""
+
+MEMORY = 8 << 30
+"""Bytes of address space. A mutant that allocates without end must not take the machine's memory."""
 
 
 class Outcome(NamedTuple):
@@ -83,13 +91,22 @@ class Tree:
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=LIMIT,
+                timeout=PATIENCE,
+                preexec_fn=_limit,
             )
         except subprocess.TimeoutExpired:
+            return "timeout", ()
+        if done.returncode == -signal.SIGXCPU:
             return "timeout", ()
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         failed = tuple(line.split(" - ")[0].partition(" ")[2] for line in lines)
         return ("killed" if done.returncode else "survived"), failed
+
+
+def _limit() -> None:
+    """Limit what a process uses, and each of the processes that it starts."""
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 def _changed(source: str, made: str) -> str:

@@ -39,6 +39,9 @@ States = int | Optimizer | MakesOptimizer | None
 
 Gradients = Literal["kept", "freed"]
 
+InPieces = bool | Literal["exact"]
+"""Answer to which operations may run in pieces: none, all that split, those with eager PyTorch's bits."""
+
 
 def read_budget(budget: int | str) -> Budget:
     if type(budget) is float and 0 < budget <= 1:
@@ -112,6 +115,12 @@ def read_switch(value: bool) -> bool:
     if not isinstance(value, bool):  # pyright: ignore
         raise UnfitError("give True or False")
     return value
+
+
+def read_pieces(split: InPieces) -> InPieces:
+    if not isinstance(split, bool) and split != "exact":
+        raise UnfitError("give True or False, or 'exact' for pieces with eager PyTorch's bits")
+    return split
 
 
 def read_three_way(value: bool | None) -> bool | None:

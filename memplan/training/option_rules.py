@@ -127,9 +127,9 @@ def _validate_updates(options: Options, *, planned: bool) -> None:
 
 def _validate_split(options: Options, processes: Processes | None, *, sharded: bool) -> None:
     if processes is not None or sharded:
-        raise InputError("split=True is not planned with several processes: leave it out")
+        raise InputError(f"split={options.split!r} is not planned with several processes: leave it out")
     if options.compile:
-        raise InputError("split=True and compile=True are not planned together: leave one out")
+        raise InputError(f"split={options.split!r} and compile=True are not planned together: leave one out")
 
 
 def _validate_compiler(inputs: Inputs, processes: Processes | None) -> None:

@@ -20,7 +20,7 @@ from ..solvers.problem import Technique
 from ..solvers.registry.run import chosen_settings
 from ..updates.catalogue import titles
 from . import converters
-from .converters import Gradients, States
+from .converters import Gradients, InPieces, States
 from .option import OptionsBase, option
 from .progress import Progress, progress_callback
 
@@ -81,13 +81,14 @@ class PlanningOptions(OptionsBase):
         ),
         default=None,
     )
-    split: bool = option(
-        converter=converters.read_switch,
+    split: InPieces = option(
+        converter=converters.read_pieces,
         text=(
             "Whether operations that need more memory than the budget has may run in pieces, one after the "
             "other: a language model's logits with its loss, the hidden layer of an MLP. Results then differ "
             "from eager PyTorch by rounding, as sums are added up in pieces: the error of each "
-            "region against float64 is at most 4 times that of PyTorch's own."
+            "region against float64 is at most 4 times that of PyTorch's own. 'exact' takes only pieces that "
+            "came out bit by bit as the whole when they were measured here, so results are eager PyTorch's."
         ),
         default=False,
     )

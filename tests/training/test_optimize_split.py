@@ -152,8 +152,74 @@ def test_a_plan_from_the_cache_has_the_same_pieces(tmp_path: Path) -> None:
     assert solved == [True, False]
 
 
+def test_exact_pieces_train_with_eagers_bits() -> None:
+    module, words = made()
+    plain = copy.deepcopy(module)
+    optimizer, eager = (torch.optim.AdamW(one.parameters(), 1e-2) for one in (module, plain))
+    options: dict[str, Any] = {"budget": "70%", "optimizer": optimizer, **FAST}
+    with pytest.raises(InfeasibleError, match="with split=True from about"):
+        memplan.optimize(module, words, **options)
+    step = memplan.optimize(module, words, split="exact", verify=True, **options)
+    for _ in range(3):
+        loss = step(words)
+        eager.zero_grad()
+        expected = plain(words)
+        expected.backward()
+        eager.step()
+        assert torch.equal(loss, expected)
+    assert regions(step)
+    assert all(map(torch.equal, module.parameters(), plain.parameters()))
+    report = str(step.report())
+    assert "in pieces with the bits of the whole: " in report
+    assert "of eager's" not in report
+
+
+def test_exact_pieces_come_from_the_cache(tmp_path: Path) -> None:
+    solved: list[bool] = []
+    for split in ("exact", "exact", True):
+        phases: list[str] = []
+        module, words = made()
+        expected = copy.deepcopy(module)(words)
+        options = FAST | {"cache": tmp_path, "progress": lambda event, seen=phases: seen.append(event.phase)}
+        step = memplan.optimize(
+            module, words, budget="70%", states=0, gradients="freed", split=split, **options
+        )
+        assert regions(step)
+        assert split is True or torch.equal(step(words), expected)
+        solved.append("solve" in phases)
+    assert solved == [True, False, True]
+
+
+def test_a_refusal_says_that_nothing_splits_exactly() -> None:
+    class Sums(nn.Module):
+        """Its largest operations make and add up one vector: in pieces the sum is rounded otherwise."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * self.weight).sum()
+
+    torch.manual_seed(0)
+    options: dict[str, Any] = FAST | {"solver": "auto", "budget": "5%", "states": 0}
+    with pytest.raises(InfeasibleError) as refusal:
+        memplan.optimize(Sums(), torch.randn(100_000), split="exact", **options)
+    assert "nothing that needs so much splits with eager PyTorch's bits" in str(refusal.value)
+    assert "with split=True from about" in str(refusal.value)
+
+
+@pytest.mark.parametrize("split", ["exakt", "", "True", 1, None])
+def test_another_word_is_refused_with_the_choices(split: Any) -> None:
+    module, words = made()
+    with pytest.raises(InputError, match="give True or False, or 'exact'"):
+        memplan.optimize(module, words, budget="50%", split=split, **FAST)
+
+
 def test_options_that_do_not_go_with_it() -> None:
     module, words = made()
+    with pytest.raises(InputError, match="split='exact' and compile=True are not planned together"):
+        memplan.optimize(module, words, budget="50%", split="exact", compile=True, **FAST)
     with pytest.raises(InputError, match="split=True and compile=True are not planned together"):
         memplan.optimize(module, words, budget="50%", split=True, compile=True, **FAST)
 

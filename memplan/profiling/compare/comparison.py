@@ -19,6 +19,7 @@ from ...model.iteration import Iteration, Scaled, scale_of, unscaled
 from ...program.program import Program
 from ...runtime.run.recovery import noted_as_undone
 from ...steps.execute import IterationResult, PlannedStep
+from ...torch_support.bits import same_bits
 from ...tracing.trace_context import compiling, without_checkpoints
 from .batch_of_update import take_sums
 from .cost import Cost, EagerCost
@@ -205,7 +206,7 @@ def _rounded(
         if expected.keys() != planned.keys():
             return found
         for name, tensor in expected.items():
-            if _same_bits(tensor, planned[name]):
+            if same_bits(tensor, planned[name]):
                 continue
             # A state is named by its weight, a dot and its own name.
             of_update = any(name == weight or name.startswith(f"{weight}.") for weight in on_host)
@@ -306,7 +307,7 @@ def _within_its_own(
         if other.keys() != eager.keys() or planned.keys() != eager.keys():
             return None
         for name, tensor in eager.items():
-            if not _same_bits(tensor, other[name]):
+            if not same_bits(tensor, other[name]):
                 spreads[name] = max(spreads[name], _largest_difference(tensor, other[name]))
         if repeat < REPEATS:
             continue
@@ -342,7 +343,7 @@ def _roundings(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    return _same_bits(one, other) or _largest_difference(one, other) <= tolerance
+    return same_bits(one, other) or _largest_difference(one, other) <= tolerance
 
 
 def _suspects(iteration: Iteration, changes: Sequence[str]) -> tuple[str, ...]:
@@ -368,7 +369,7 @@ def difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> Co
     if unmatched := sorted(eager.keys() ^ planned.keys()):
         return Comparison(unmatched[0], float("inf"), len(eager))
     for name, tensor in eager.items():
-        if not _same_bits(tensor, planned[name]):
+        if not same_bits(tensor, planned[name]):
             return Comparison(name, _largest_difference(tensor, planned[name]), len(eager))
     return Comparison(None, 0.0, len(eager))
 
@@ -404,15 +405,6 @@ def everything(
     named |= {f"input {name}{_GRADIENT}": tensor for name, tensor in of_inputs.items()}
     outputs = {f"output {name}".strip(): tensor for name, tensor in last.outputs.items()}
     return losses | outputs | named | buffers | copies(of_forward | changing(iteration))
-
-
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    other = other.to(one.device)  # a plan may leave a gradient on the host
-    # Compared as bytes: for torch.equal -0.0 is 0.0, and nan is not even itself.
-    first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
-    return torch.equal(first, second)
 
 
 def _largest_difference(one: Tensor, other: Tensor) -> float:

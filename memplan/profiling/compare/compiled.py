@@ -16,7 +16,7 @@ from ...steps.execute import PlannedStep
 from ...updates.parts import adding
 from ..fusion.choice import as_in
 from ..fusion.fused import Kernels
-from ..splitting.split import SPLIT, split_as_in
+from ..splitting.split import EXACT, SPLIT, split_as_in
 from .accuracy import accuracy
 from .comparison import Comparison, between, compare, compared_iterations
 
@@ -26,10 +26,12 @@ class Compiled(NamedTuple):
 
     uncompiled: the program before it was compiled.
     kernels: of the compiled one.
+    exact: whether these have eager's bits, so that the iteration is compared as one without them.
     """
 
     uncompiled: Program
     kernels: Kernels
+    exact: bool = False
 
 
 def compiled_as_in(graph: Graph, program: Program) -> tuple[Program, Compiled | None]:
@@ -38,8 +40,9 @@ def compiled_as_in(graph: Graph, program: Program) -> tuple[Program, Compiled | 
     Raises InputError if nothing can be compiled here, MismatchError if they are not the model's.
     """
     pieces: Any = graph.source.get(SPLIT)
-    made = as_in(graph, program) if pieces is None else split_as_in(pieces, program)
-    return made.program, Compiled(program, made.kernels) if made.kernels else None
+    exact = graph.source.get(EXACT) is True
+    made = as_in(graph, program) if pieces is None else split_as_in(pieces, program, exact=exact)
+    return made.program, Compiled(program, made.kernels, exact) if made.kernels else None
 
 
 def compare_compiled(

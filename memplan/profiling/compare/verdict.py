@@ -74,6 +74,7 @@ def compared(
     """
     if not has_memory_for_eager(step.program, graph):
         return None
+    compiled = None if compiled is None or compiled.exact else compiled
     comparison = _if_it_fits(lambda: _of_trace(iteration, step, iterations, compiled))
     if comparison is not None and not comparison.equal:
         raise DifferenceError(f"the traced iteration is not the model's: {comparison.difference}")
@@ -106,7 +107,7 @@ def compare_if_it_fits(
 
     compiled: if the step has compiled operations, what they were made of.
     """
-    if compiled is not None:
+    if compiled is not None and not compiled.exact:
         return _if_it_fits(lambda: compare_compiled(iteration, step, compiled, iterations))
     return _if_it_fits(lambda: compare(iteration, step, iterations))
 

@@ -3,5 +3,5 @@
 Begin with split.py. `rules` knows along what an operator splits, `region` finds what runs together, `pieces`
 runs it.
 
-Public modules: choice, split.
+Public modules: choice, exact, split.
 """

@@ -8,7 +8,7 @@ pieces as will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...devices.measuring.measure import Measurement
@@ -37,15 +37,17 @@ class Choice:
     """Regions that are chosen so far, and what is known of the program.
 
     measured: costs of the program's operations, in order.
+    exact: tells whether regions in pieces make the bits of the whole, see `Exactness`; None if they need not.
     """
 
     program: Program
     measured: Sequence[Measurement]
+    exact: Callable[[Split], bool] | None = None
     cuts: list[Cut] = field(default_factory=list[Cut])
 
     def __post_init__(self) -> None:
         self.program = without_forms(self.program)
-        self._uses = Uses(self.program)
+        self._uses = Uses(self.program, exact=self.exact is not None)
         operations = self.program.operations
         self._workspace = {
             i: max(0, one.peak_bytes - sum(self.program.storages[x].bytes for x in operations[i].writes))
@@ -121,9 +123,15 @@ class Choice:
         now = self._needs(cut)
         for pieces in _counts(cut.region, above=cut.pieces):
             more = Cut(cut.region, pieces)
-            if self._needs(more) < min(now, max(goal, 0.95 * now)):
-                return [more if one is cut else one for one in self.cuts]
+            cuts = [more if one is cut else one for one in self.cuts]
+            if self._needs(more) < min(now, max(goal, 0.95 * now)) and self._runs(cuts):
+                return cuts
         return None
+
+    def _runs(self, cuts: Sequence[Cut]) -> bool:
+        """Tell whether the program runs with these regions, with the bits of the whole if it has to."""
+        made = split(self.program, cuts)
+        return made is not None and (self.exact is None or self.exact(made))
 
     def _region(self, operation: int, goal: int) -> list[Cut] | None:
         """Return the cuts with regions around an operation, instead of those that share operations with them.
@@ -134,20 +142,28 @@ class Choice:
         cut = self._cut_of(operation)
         before = self.footprint(operation) if cut is None else self._needs(cut)
         best: tuple[tuple[int, int, int], list[Cut]] | None = None
-        for way in self._ways(operation):
+        for way, cuts in self._cuts_of_ways(operation, goal):
             members = {i for region in way for i in region.members}
-            cuts = [cut for region in way if (cut := self._fewest(region, goal)) is not None]
-            if operation not in members or len(cuts) < len(way):
-                continue
             others = [cut for cut in self.cuts if members.isdisjoint(cut.region.members)]
             alone = {i for cut in self.cuts for i in cut.region.members} - members
             alone -= {i for cut in others for i in cut.region.members}
             needs = max((*map(self._needs, cuts), *map(self.footprint, alone)))
             key = (max(needs, goal), sum(map(self._around, way)), sum(cut.pieces for cut in cuts))
             better = needs <= WORTH * before and (best is None or key < best[0])
-            if better and split(self.program, [*others, *cuts]) is not None:
+            if better and self._runs([*others, *cuts]):
                 best = (key, [*others, *cuts])
         return None if best is None else best[1]
+
+    def _cuts_of_ways(self, operation: int, goal: int) -> Iterator[tuple[list[Region], list[Cut]]]:
+        """Yield the ways that have an operation, each in pieces; several times if not all have equal bits."""
+        for way in self._ways(operation):
+            if any(operation in region.members for region in way):
+                cuts = [cut for region in way if (cut := self._fewest(region, goal)) is not None]
+                if len(cuts) == len(way):
+                    yield way, cuts
+                for pieces in _counts(way[0]) if self.exact is not None else ():
+                    if all(region.rows_of_piece(pieces) is not None for region in way):
+                        yield way, [Cut(region, pieces) for region in way]
 
     def _around(self, region: Region) -> int:
         """Return the bytes of what a region reads and makes."""

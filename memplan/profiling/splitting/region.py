@@ -122,10 +122,13 @@ def first_made(call: Call) -> int:
 
 
 class Uses:
-    """Who makes and reads what in a program."""
+    """Who makes and reads what in a program.
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    exact: regions add nothing up over pieces, in which numbers would be rounded in another order.
+    """
+
+    def __init__(self, program: Program, *, exact: bool = False) -> None:
+        self.program, self.exact = program, exact
         self.writer = {x: i for i, one in enumerate(program.operations) for x in one.writes}
         self.readers: dict[int, list[int]] = defaultdict(list)
         for i, operation in enumerate(program.operations):
@@ -265,10 +268,16 @@ class _Growth:
     def _trimmed(self, value: int, part: Part) -> Part:
         return part.trimmed(self._program.values[value].shape) if isinstance(part, Along) else part
 
+    def _is_rounded(self, value: int) -> bool:
+        dtype = self._program.values[value].dtype
+        return dtype.is_floating_point or dtype.is_complex
+
     def _fits(self, call: Call, found: Pattern) -> bool:
         """Tell whether the rows of a call's tensors are where those around it have them."""
-        made = zip(call.outputs, found.outputs, strict=True)
-        for value, part in (*found.inputs.items(), *((v, part) for v, part in made if v is not None)):
+        made = [(v, part) for v, part in zip(call.outputs, found.outputs, strict=True) if v is not None]
+        if self._uses.exact and any(part is SUM and self._is_rounded(value) for value, part in made):
+            return False
+        for value, part in (*found.inputs.items(), *made):
             if isinstance(part, Along) and part.rows(self._program.values[value].shape) != self._rows:
                 return False
             read = value in found.inputs

@@ -27,6 +27,11 @@ from .rows import Along
 SPLIT = "split"
 """Key of the regions in a graph's `source`, by the name of the operation that each has become."""
 
+EXACT = "exact"
+"""Key in a graph's `source` that is true if its regions came out bitwise equal to the same as a whole; the
+option's value that asks for it.
+"""
+
 
 class Cut(NamedTuple):
     """A region and the number of its pieces."""
@@ -44,6 +49,10 @@ class Split(NamedTuple):
     program: Program
     cuts: Mapping[str, Cut]
     outputs: Mapping[str, tuple[int, ...]]
+
+    def source(self, *, exact: bool = False) -> dict[str, Any]:
+        """Return what the `source` of its graph says of it."""
+        return {SPLIT: self.document(), **({EXACT: True} if exact else {})}
 
     def document(self) -> dict[str, Any]:
         """Return what `split_as_in` makes the same of."""
@@ -79,13 +88,16 @@ class Split(NamedTuple):
         return found
 
 
-def split_as_in(document: Mapping[str, Any], program: Program) -> Split:
+def split_as_in(document: Mapping[str, Any], program: Program, *, exact: bool = False) -> Split:
     """Split a program into the regions that a graph names.
 
-    document: the graph's, see `Split.document`. Raises MismatchError if they are not the model's.
+    document: the graph's, see `Split.document`.
+    exact: whether its regions add nothing up over pieces.
+
+    Raises MismatchError if they are not the model's.
     """
     program = without_forms(program)
-    uses, cuts = Uses(program), list[Cut]()
+    uses, cuts = Uses(program, exact=exact), list[Cut]()
     try:
         for entry in document.values():
             value, along, least, way, place = entry["seed"]
@@ -112,7 +124,8 @@ def regions_line(source: Mapping[str, Any]) -> str | None:
         f"{len(one['operations'])} operations from {one['operations'][0]} on in {one['pieces']}"
         for one in document.values()
     )
-    return f"in pieces: {', '.join(regions)}"
+    bits = " with the bits of the whole" if source.get(EXACT) else ""
+    return f"in pieces{bits}: {', '.join(regions)}"
 
 
 def split(program: Program, cuts: Sequence[Cut]) -> Split | None:

@@ -25,7 +25,8 @@ from ...planner.simulator.simulate import simulate
 from ...profiling.compare.compiled import Compiled
 from ...profiling.fusion.choice import COMPILED, chosen
 from ...profiling.profile.profile import graph_from
-from ...profiling.splitting.split import SPLIT
+from ...profiling.splitting.exact import Exactness
+from ...profiling.splitting.split import EXACT
 from ...program.program import Program
 from ...solvers.incumbent import Incumbent, gap
 from ...solvers.problem import InfeasibleError, NotAcceptedError, Problem, Status
@@ -148,7 +149,9 @@ class BudgetedPlanner:
     ) -> InfeasibleError:
         """Return the error of a plan for budgets of a call, without the bytes outside of plans."""
         machine = graph.machine or self.options.machine
-        smallest = smallest_in_pieces(program, graph) if self.options.split and iteration.trains else None
+        smallest = None
+        if self.options.split and iteration.trains:
+            smallest = smallest_in_pieces(program, graph, self._exactness(program, iteration))
         problem = Problem(smallest or graph, error.budget, machine, self.options.allow)
         if isinstance(error, StepInfeasibleError):
             name_smallest(error, problem, about=1.0 if smallest is None else ABOUT)
@@ -161,12 +164,17 @@ class BudgetedPlanner:
             explain(
                 error,
                 problem,
+                whole=graph,
                 outside=self.outside,
                 program=program,
                 iteration=iteration,
                 options=self.options,
             )
         return error
+
+    def _exactness(self, program: Program, iteration: Iteration) -> Exactness | None:
+        """Return what tells which regions in pieces have eager PyTorch's bits; None if they need not."""
+        return Exactness(program, residents(program, iteration)) if self.options.split == EXACT else None
 
     def _with_calls(self, error: InfeasibleError, graph: Graph) -> InfeasibleError:
         """Return the error for budgets of all calls and libraries; LoopMemory.added_to adds the rest."""
@@ -248,7 +256,7 @@ class BudgetedPlanner:
                 return True  # a solver of chains may not take a graph with regions
             machine = self.machine_of(made)
             time = simulate(made.graph, made.schedule, machine=machine).figures.time
-            time *= 1.0 if made.compiled is None else WORTH_ROUNDING
+            time *= WORTH_ROUNDING if made.rounds else 1.0
             if best is None or time < best[0]:
                 best = (time, made)
                 return time > NOTHING_TO_GAIN * made.graph.operations.time.sum()
@@ -259,11 +267,12 @@ class BudgetedPlanner:
             return best[1]
         tensors = residents(measured.program, iteration)
         room = budget - plan.graph.resident_bytes
-        for found, measurements in split_programs(measured, tensors, room):
-            graph = graph_from(found.program, measurements, source={SPLIT: found.document()})
+        exact = self._exactness(measured.program, iteration)
+        for found, measurements in split_programs(measured, tensors, room, exact):
+            graph = graph_from(found.program, measurements, source=found.source(exact=exact is not None))
             if best is not None and graph.operations.time.sum() >= best[0]:
                 break  # more pieces take longer, even with nothing recomputed
-            compiled = Compiled(measured.program, found.kernels)
+            compiled = Compiled(measured.program, found.kernels, exact is not None)
             if not add(self._unsolved(found.program, graph, budget)._replace(compiled=compiled)):
                 break
         if best is None:

@@ -21,6 +21,7 @@ from ...model.processes import Around
 from ...planner.bounds import offloads
 from ...planner.budget import spelled
 from ...planner.schedule.schedule import Schedule
+from ...profiling.splitting.split import EXACT
 from ...program.program import Program
 from ...solvers.problem import InfeasibleError, Problem, percent
 from ...solvers.registry.run import solve
@@ -51,17 +52,24 @@ _LINKED = Machine(links=Links(1e10, 1e10))
 def explain(
     error: InfeasibleError,
     problem: Problem,
+    whole: Graph,
     outside: LoopMemory,
     program: Program,
     iteration: Iteration,
     options: Options,
 ) -> None:
-    """Add the ways out that were tried to an error whose bytes do not include those outside of the plan."""
+    """Add the ways out that were tried to an error whose bytes do not include those outside of the plan.
+
+    whole: the graph of the program; the problem's may have regions in pieces.
+    """
+    if options.split == EXACT and problem.graph is whole:
+        error.advise("nothing that needs so much splits with eager PyTorch's bits")
     # Offloading makes the loop's own optimizer's step no smaller.
     of_step = outside.needed(program)
     for clause in _clauses(
         error,
         problem,
+        whole=whole,
         outside=outside,
         of_step=of_step,
         program=program,
@@ -85,6 +93,7 @@ def name_smallest(error: StepInfeasibleError, problem: Problem, *, about: float 
 def _clauses(
     error: InfeasibleError,
     problem: Problem,
+    whole: Graph,
     outside: LoopMemory,
     of_step: int,
     program: Program,
@@ -101,7 +110,7 @@ def _clauses(
         ("optimizer=", planned, machine, 0, 0),
         ("machine=", graph, linked, extra, of_step),
         ("optimizer= and machine=", planned, linked, 0, 0),
-        ("split=True", _in_pieces(graph, program, iteration, options), machine, extra, of_step),
+        ("split=True", _in_pieces(whole, program, iteration, options), machine, extra, of_step),
     ]
     needs = list[str]()
     for way, tried, on, more, least in ways:
@@ -137,7 +146,8 @@ def _smallest(
 
 def _in_pieces(graph: Graph, program: Program, iteration: Iteration, options: Options) -> Graph | None:
     """Return the graph with regions in as many pieces as make it smallest; None if none splits."""
-    if options.split or options.compile or not iteration.trains or len(program.operations) > _MOST_SPLIT:
+    taken = options.split is True or options.compile
+    if taken or not iteration.trains or len(program.operations) > _MOST_SPLIT:
         return None
     return smallest_in_pieces(program, graph)
 

@@ -231,7 +231,7 @@ class Planner(BudgetedPlanner):
         if self.options.compile:
             asked = (*asked, COMPILED)
         if self.options.split:
-            asked = (*asked, SPLIT)
+            asked = (*asked, SPLIT, self.options.split)
         if self.options.settings:
             asked = (*asked, *self.options.settings.items())
         if self.options.allow is not None:
@@ -279,7 +279,7 @@ class Planner(BudgetedPlanner):
         if kept.vouched:
             self.book.compared_before()
             return None
-        same = like if self.verify is None and plan.compiled is None else ()
+        same = like if self.verify is None and not plan.rounds else ()
         if self.verify is False or any(step not in self.verification.waiting for step in same):
             return None
         if iteration.ranks is not None:  # eager PyTorch would need whole weights, or the other ranks

@@ -83,6 +83,11 @@ class Plan(NamedTuple):
     policy: str = ""
 
     @property
+    def rounds(self) -> bool:
+        """Whether its results are rounded otherwise than eager PyTorch's."""
+        return self.compiled is not None and not self.compiled.exact
+
+    @property
     def traced(self) -> Program:
         """The program before operations were compiled."""
         return self.program if self.compiled is None else self.compiled.uncompiled

@@ -14,6 +14,7 @@ from ...devices.measuring.measure import Measurement
 from ...graphs.graph import Graph
 from ...profiling.profile.pieces import measured_pieces
 from ...profiling.splitting.choice import Choice
+from ...profiling.splitting.exact import Exactness
 from ...profiling.splitting.split import Split
 from ...program.graph import Cost, graph_of
 from ...program.program import Program
@@ -30,13 +31,16 @@ class SplitProgram(NamedTuple):
     measurements: list[Measurement]
 
 
-def split_programs(measured: Measured, tensors: Mapping[int, Tensor], room: int) -> Iterator[SplitProgram]:
+def split_programs(
+    measured: Measured, tensors: Mapping[int, Tensor], room: int, exact: Exactness | None
+) -> Iterator[SplitProgram]:
     """Yield programs whose largest operation is smaller and smaller.
 
     tensors: those of inputs, buffers and constants, by value.
     room: bytes of the budget besides what is there all the time.
+    exact: tells which regions come out bitwise; None if they need not.
     """
-    choice = Choice(measured.program, measured.measurements)
+    choice = Choice(measured.program, measured.measurements, exact)
     before: Mapping[str, int] = {}
     for share in SHARES:
         found = choice.within(int(share * room))
@@ -47,11 +51,12 @@ def split_programs(measured: Measured, tensors: Mapping[int, Tensor], room: int)
             yield SplitProgram(found, measurements)
 
 
-def smallest_in_pieces(program: Program, graph: Graph) -> Graph | None:
+def smallest_in_pieces(program: Program, graph: Graph, exact: Exactness | None = None) -> Graph | None:
     """Return the graph with as many pieces as make its operations smallest, by sizes of blocks alone; None if
     nothing splits.
 
     graph: of the program, in its order.
+    exact: see `split_programs`.
     """
     columns = graph.operations
     costs: dict[str, Cost] = {}
@@ -60,7 +65,7 @@ def smallest_in_pieces(program: Program, graph: Graph) -> Graph | None:
         made = sum(program.storages[x].bytes for x in operation.writes)
         cost = costs[operation.name] = Cost(float(columns.time[i]), int(columns.workspace[i]))
         measured.append(Measurement(cost.seconds, 0.0, made + cost.workspace_bytes))
-    choice = Choice(program, measured)
+    choice = Choice(program, measured, exact)
     found = choice.within(0)
     if found is None:
         return None

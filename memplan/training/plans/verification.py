@@ -111,7 +111,7 @@ class Verification:
         updates = iteration.updates
         # First values of averages, and scales that skip an update, go from batch to batch of an update.
         whole = updates is None or not iteration.accumulates or not (updates.ema or iteration.scaler)
-        simple = plan.compiled is None and not self.options.cuda_graph and step.cycle is None
+        simple = not plan.rounds and not self.options.cuda_graph and step.cycle is None
         # Values that decide, or that code keeps, may be others in the next iteration: it is tried before.
         # Those of a batch are compared before each iteration anyway, and none changes it.
         fixed = (program.used is None or program.used.of_inputs) and program.host_part is None

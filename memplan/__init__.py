@@ -7,7 +7,8 @@
     loss.backward()                                           # hands over the gradients
     optimizer.step()                                          # optimize(…, optimizer=optimizer) takes it in
 
-To compare schedulers there are `load_graph`, `solve`, `simulate`, `load_schedule` and `save_schedule`.
+`size` says which batch fits a GPU that need not be here. To compare schedulers there are `load_graph`,
+`solve`, `simulate`, `load_schedule` and `save_schedule`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .planner.schedule.file import load_schedule as load_schedule
     from .planner.schedule.file import save_schedule as save_schedule
     from .planner.simulator.simulate import simulate as simulate
+    from .sizing.size import SizeAnswer as SizeAnswer
+    from .sizing.size import size as size
     from .solvers.problem import InfeasibleError as InfeasibleError
     from .solvers.problem import Problem as Problem
     from .solvers.registry.run import solve as solve
@@ -59,6 +62,8 @@ _FROM = {
     "save_schedule": ".planner.schedule.file",
     "simulate": ".planner.simulator.simulate",
     "Problem": ".solvers.problem",
+    "SizeAnswer": ".sizing.size",
+    "size": ".sizing.size",
     "solve": ".solvers.registry.run",
     "optimize": ".training.optimize",
     "PlannedModule": ".training.module",
@@ -78,6 +83,7 @@ __all__ = [
     "OutOfMemoryError",
     "PlannedModule",
     "Problem",
+    "SizeAnswer",
     "Step",
     "TraceError",
     "load_graph",
@@ -88,6 +94,7 @@ __all__ = [
     "save_graph",
     "save_schedule",
     "simulate",
+    "size",
     "solve",
 ]
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import click
 
-from ..graphs.machines.presets import ASSUMED, Preset, find_preset, with_host, with_lanes
-
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add --host and --lanes, which describe the machine of --gpu, to a command."""
@@ -26,16 +24,3 @@ def host_options(command: Callable[..., None]) -> Callable[..., None]:
     ):
         command = option(command)
     return command
-
-
-def chosen_preset(gpu: str, host: str | None, lanes: str | None, assumed: str | None = None) -> Preset:
-    """Return the machine of --gpu with what --host and --lanes say. Raises InputError, one line.
-
-    assumed: a host for a machine of which nobody says how much memory its host has.
-    """
-    preset = find_preset(gpu)
-    if lanes is not None:
-        preset = with_lanes(preset, int(lanes))
-    if host is None and assumed is not None and preset.machine.host_capacity is None:
-        return with_host(preset, assumed, ASSUMED)
-    return preset if host is None else with_host(preset, host)

@@ -11,9 +11,10 @@ import click
 from ..exchange.formats import FORMATS, Options, read
 from ..graphs.errors import InputError
 from ..graphs.files.files import save_graph
+from ..graphs.machines.presets import described_preset
 from ..graphs.units import parse_seconds
 from ..planner.baseline import baseline
-from .gpu_options import chosen_preset, host_options
+from .gpu_options import host_options
 from .known_names import completing, machines
 from .options import FILE, destination_option, output_options
 from .parameter_types import Word
@@ -107,7 +108,7 @@ def import_(
     if gpu is None and (host or lanes):
         raise click.UsageError("--host and --lanes describe the machine of --gpu")
     to = destination_of(destination, file, ".graph.json")
-    preset = None if gpu is None else chosen_preset(gpu, host, lanes)
+    preset = None if gpu is None else described_preset(gpu, host, lanes)
     graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=preset, dims=dims))
     if not baseline(graph).time:
         output.note(f"{file}: all operations take 0 s: the file has no times, so only memory can be planned")

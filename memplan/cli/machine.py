@@ -16,10 +16,10 @@ from ..graphs.files.machine import machine_to_document, save_machine
 from ..graphs.machine import Link, Machine, Peers
 from ..graphs.machines.gpus import Gpu, gpu_to_document
 from ..graphs.machines.networks import NETWORKS, find_network, network_rows
-from ..graphs.machines.presets import Preset, presets
+from ..graphs.machines.presets import Preset, described_preset, presets
 from ..graphs.units import duration, format_bytes, format_rate
 from ..planner.budget import spelled
-from .gpu_options import chosen_preset, host_options
+from .gpu_options import host_options
 from .known_names import completing, machines
 from .options import FILE, destination_option, device_option, output_options
 from .printing.output import Output, Row, labelled, table
@@ -102,7 +102,7 @@ def machine(
     if as_list:
         _list(output)
     elif name is not None:
-        _show(_joined(chosen_preset(name, host, lanes), peers), destination, output)
+        _show(_joined(described_preset(name, host, lanes), peers), destination, output)
     else:
         _measure(device, disk, peers, destination, output, network=network, replicas=replicas)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..graphs.graph import Graph
-from ..graphs.machines.presets import Preset
+from ..graphs.machines.presets import Preset, described_preset
 from ..graphs.units import duration
 from ..planner.baseline import baseline
 from ..planner.budget import Budget, parse_budget, spelled
-from .gpu_options import chosen_preset, host_options
+from .gpu_options import host_options
 from .known_names import completing, machines
 from .models import model_code
 from .optimizer_options import OPTIMIZER_KEYS, chosen, optimizer_options
@@ -66,7 +66,7 @@ def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError("--host and --lanes describe the machine of --gpu")
         if gpu and compiling:
             raise click.UsageError("--compile measures kernels, and --gpu measures nothing: give one")
-        preset = chosen_preset(gpu, host, lanes) if gpu else None
+        preset = described_preset(gpu, host, lanes) if gpu else None
         function(*args, measurement=Measurement(device or "cpu", preset, compiling, choice), **options)
 
     made: Callable[..., None] = command

@@ -19,7 +19,7 @@ from ..graphs.transformations.sharding import rank_bytes, sharded
 from ..graphs.transformations.shares import parts_of
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import format_bytes
-from .network_options import Network, network_options
+from .network_options import chosen_network, network_options
 from .options import chosen_machine, destination_option, machine_option, output_options
 from .parameter_types import DOCUMENT, Word
 from .printing.figures import graph_row
@@ -71,7 +71,7 @@ def shard(
     plan shard graph.yaml --ranks 2 --link pcie4 --machine rtx4090 --offload-shares -o sharded.yaml
     plan solve sharded.yaml --budget 8GiB -o schedule.json
     """
-    network, to = Network.of(options), destination_of(destination, graph_path, ".sharded.json")
+    network, to = chosen_network(options), destination_of(destination, graph_path, ".sharded.json")
     graph, given = load_graph(graph_path), chosen_machine(machine_path, output)
     peers = network.peers(given and given.links.peers, _LINK)
     if (machine := given or graph.machine) is not None:

@@ -112,6 +112,17 @@ def load_model_file(text: str) -> ModelFile:
     return ModelFile(path, entry, _entry(path, entry, module), cast(Any, data) if callable(data) else None)
 
 
+def model_file_of(function: Callable[..., Any]) -> ModelFile:
+    """Return a function of the caller's as the `build` of a model file. Raises InputError."""
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: must be callable without arguments: {error}") from None
+    path = getattr(getattr(function, "__code__", None), "co_filename", name)
+    return ModelFile(path, name.strip("<>"), function)
+
+
 def _as_batch(made: Any, labelled: bool) -> Inputs:
     if not labelled:
         return parse_inputs(made)

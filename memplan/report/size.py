@@ -51,6 +51,16 @@ def page(title: str, sections: Iterable[Section], origin: Sequence[str]) -> str:
 
 def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1>"
+    yield sections_html(sections)
+    yield f"<footer>{'<br>'.join(map(escape, origin))}</footer>"
+
+
+def sections_html(sections: Iterable[Section]) -> str:
+    """Return the sections alone, as HTML."""
+    return "\n".join(_sections(sections))
+
+
+def _sections(sections: Iterable[Section]) -> Iterator[str]:
     for section in sections:
         # The title alone: the rows come after the answer and the figures.
         head = section.table._replace(rows=[], hint="")
@@ -63,7 +73,6 @@ def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Ite
         # A last column without a head has verdicts, not names.
         verdicts = section.table.heads[-1:] == [""] and section.table.heads[0] == "batch"
         yield from html_table(section.table._replace(title=""), names_last=verdicts)
-    yield f"<footer>{'<br>'.join(map(escape, origin))}</footer>"
 
 
 def _picture(bars: Sequence[Bar]) -> Iterator[str]:

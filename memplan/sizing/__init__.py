@@ -4,7 +4,10 @@ model, LoopOptions ──subject.py──▶ Subject ──loops.py──▶ gra
 Subject, GPUs, ranks ──sizing.py, search.py──▶ SizeResult
 SizeResult ──answer.py, documents.py──▶ lines and tables, a page, JSON
 
-sizing.py           begin here: on each of several GPUs, or on ranks
+request.py          begin here: what a user asks
+size.py             memplan.size, the same in Python
+rooms.py, prices.py what is asked of GPUs: their machines and bytes, their prices
+sizing.py           on each of several GPUs, or on ranks
 at_once.py          what fits without a plan
 search.py           the batches that are tried
 question.py         what the solver is asked

@@ -118,6 +118,11 @@ class Sizing:
         left = [name for name in names if name not in there]
         return Sizes(self.subject, ordered, self.several, at_once, left)
 
+    def notes(self) -> list[str]:
+        """Return a line for each dtype that the model computes with and a GPU has no fast path for."""
+        lines = (line for preset, _room in self.gpus for line in self.subject.estimates.notes(preset))
+        return [*dict.fromkeys(lines)]
+
     def _with_adapters(self) -> Subject | None:
         """Return the model with LoRA; None if it has some already."""
         loop, with_loop = self.subject.loop, self.subject.with_loop

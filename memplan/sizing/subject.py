@@ -14,9 +14,14 @@ from ..graphs.errors import InputError
 from ..graphs.transformations.updates import When
 
 if TYPE_CHECKING:
+    from ..model.file import ModelFile
     from ..model.variant import Variant
     from ..profiling.profile.estimates import Estimates
+    from ..profiling.profile.kept_traces import KeptTraces
 
+
+Build = Callable[..., Any]
+"""A function that builds a model, as the `build` of a model file does."""
 
 QUANTIZED = ("nf4", "nf4-nested")
 """Kinds of model/quantised.py."""
@@ -73,7 +78,7 @@ class Subject(NamedTuple):
 
 
 def open_subject(
-    model: str,
+    model: str | Build,
     length: int | None,
     dtype: str | None,
     optimizer: str,
@@ -83,50 +88,25 @@ def open_subject(
     *,
     cached: bool = True,
 ) -> Subject:
-    """Open a model file or configuration.
+    """Open a model file, a configuration, or a function that builds a model.
 
     length, dtype: for a configuration. loop: options that change what is trained. cached: traces are kept on
-    disk, and taken from there. Raises MemplanError, one line.
+    disk, and taken from there, but for a function. Raises MemplanError, one line.
     """
-    from ..model.file import ModelFile, load_model_file, path_and_entry
-    from ..model.hugging_face import (
-        Configured,
-        configuration_file,
-        is_configuration,
-        load_configuration,
-    )
+    from ..model.file import model_file_of
     from ..profiling.profile.estimates import Estimates
     from ..profiling.profile.kept_traces import KeptTraces
     from ..updates.choice import OptimizerChoice
 
-    _refuse_other_names(model)
-    what = None
-    first = _variant(loop)
-    is_config = is_configuration(model)
-    path = configuration_file(model) if is_config else Path(path_and_entry(model)[0])
-    asked = (model, length, dtype)
-    kept = KeptTraces(path, *asked, first, optimizer, update) if cached else None
-    if is_config:
-        load = cache(lambda: load_configuration(model, length, dtype))
-
-        def described() -> list[Any]:
-            return [load()[0].label, *load()[1]]
-
-        def build(batch: int = 1) -> Any:
-            return load()[0].function(batch)  # transformers is imported when the first trace needs it
-
-        as_it_is: Any = list  # what JSON can carry
-        found = described() if kept is None else kept.value(described, as_it_is, as_it_is, "configuration")
-        label, made = found[0], Configured(*found[1:])
-        file = ModelFile(model, "build", build, label=label)
-        tokens = "" if made.length is None else f", {made.length:,} tokens a sample"
-        what = f"{made.model}, weights in {made.dtype}{tokens}"
-    elif length is not None or dtype is not None:
-        option = "--seq-len" if length is not None else "--dtype"
-        raise InputError(f"{option} is for a Hugging Face configuration: a model file decides it itself")
+    first, asked = _variant(loop), (model, length, dtype)
+    if isinstance(model, str):
+        path = _path_of(model)
+        kept = KeptTraces(path, *asked, first, optimizer, update) if cached else None
+        file, what = _opened(model, length, dtype, kept)
     else:
-        with nullcontext() if kept is None else kept.watching():
-            file = load_model_file(model)
+        kept, what = None, None
+        _refuse_for_code(length, dtype)
+        file = model_file_of(model)
     choice = None if optimizer == "none" else OptimizerChoice(optimizer, update)
 
     def with_loop(loop: LoopOptions) -> Subject:
@@ -136,6 +116,47 @@ def open_subject(
         return Subject(file.name, what, optimizer, estimates, loop=loop, with_loop=with_loop)
 
     return with_loop(loop)
+
+
+def _path_of(model: str) -> Path:
+    """Return the file of a model. Raises InputError if it is none."""
+    from ..model.file import path_and_entry
+    from ..model.hugging_face import configuration_file, is_configuration
+
+    _refuse_other_names(model)
+    return configuration_file(model) if is_configuration(model) else Path(path_and_entry(model)[0])
+
+
+def _opened(
+    model: str, length: int | None, dtype: str | None, kept: KeptTraces | None
+) -> tuple[ModelFile, str | None]:
+    """Return the model of a path, and a configuration in words. kept: traces on disk, if any are used."""
+    from ..model.file import ModelFile, load_model_file
+    from ..model.hugging_face import Configured, is_configuration, load_configuration
+
+    if not is_configuration(model):
+        _refuse_for_code(length, dtype)
+        with nullcontext() if kept is None else kept.watching():
+            return load_model_file(model), None
+    load = cache(lambda: load_configuration(model, length, dtype))
+
+    def described() -> list[Any]:
+        return [load()[0].label, *load()[1]]
+
+    def build(batch: int = 1) -> Any:
+        return load()[0].function(batch)  # transformers is imported when the first trace needs it
+
+    as_it_is: Any = list  # what JSON can carry
+    found = described() if kept is None else kept.value(described, as_it_is, as_it_is, "configuration")
+    label, made = found[0], Configured(*found[1:])
+    tokens = "" if made.length is None else f", {made.length:,} tokens a sample"
+    return ModelFile(model, "build", build, label=label), f"{made.model}, weights in {made.dtype}{tokens}"
+
+
+def _refuse_for_code(length: int | None, dtype: str | None) -> None:
+    if length is not None or dtype is not None:
+        option = "--seq-len" if length is not None else "--dtype"
+        raise InputError(f"{option} is for a Hugging Face configuration: a model's code decides it itself")
 
 
 def _variant(loop: LoopOptions) -> Variant | None:

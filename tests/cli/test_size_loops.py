@@ -217,7 +217,7 @@ def test_the_gpu_with_the_most_samples_for_its_price(plan: Plan) -> None:
         (["--global-batch", "8", "--batch", "2"], "omit --batch"),
         (["--price", "free"], "'free' is not a price per hour: write 1.20/h"),
         (["--price", "0"], "'0' is not a price per hour"),
-        (["--price", "a100=1"], "--price a100: it is none of the GPUs of --gpu"),
+        (["--price", "a100=1"], "--price names a100, which is none of the GPUs of --gpu"),
         (["--price", "1,2"], "names no GPU, and there are several"),
         (["--price", "t44=1"], "no GPU or machine named 't44' is known; close names: t4"),
     ],

@@ -62,17 +62,3 @@ def loop_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def chosen_loop(options: dict[str, Any]) -> LoopOptions:
     return LoopOptions(**options)
-
-
-def refuse_accumulation(loop: LoopOptions) -> None:
-    """Raise UsageError if an update has several micro-batches, which ranks do not have."""
-    if loop.total is not None or loop.accumulate > 1:
-        other = "--global-batch" if loop.total is not None else "--accumulate"
-        raise click.UsageError(f"--ranks counts one micro-batch per update: omit {other}")
-
-
-def check_batches(loop: LoopOptions, wanted: list[int] | None) -> None:
-    """Raise UsageError if options of the batches contradict."""
-    if loop.total is not None and (wanted is not None or loop.accumulate > 1):
-        other = "--batch" if wanted is not None else "--accumulate"
-        raise click.UsageError(f"--global-batch finds the micro-batch and its number: omit {other}")

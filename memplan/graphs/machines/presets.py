@@ -146,6 +146,19 @@ def with_lanes(preset: Preset, lanes: int) -> Preset:
     return replace(preset, machine=machine, sources=sources)
 
 
+def described_preset(gpu: str, host: str | None, lanes: str | None, assumed: str | None = None) -> Preset:
+    """Return the machine of --gpu with what --host and --lanes say. Raises InputError, one line.
+
+    assumed: a host for a machine of which nobody says how much memory its host has.
+    """
+    preset = find_preset(gpu)
+    if lanes is not None:
+        preset = with_lanes(preset, int(lanes))
+    if host is None and assumed is not None and preset.machine.host_capacity is None:
+        return with_host(preset, assumed, ASSUMED)
+    return preset if host is None else with_host(preset, host)
+
+
 def _assumed(gpu: Gpu) -> Host:
     return DESKTOP if gpu.desktop else SERVER
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ...graphs.errors import InputError
-from ...graphs.machines.presets import Preset, find_preset
+from ..graphs.errors import InputError
+from ..graphs.machines.presets import Preset, find_preset
 
 _PRICE = re.compile(r"(?:([^=]+)=)?(\d+(?:\.\d+)?|\.\d+)(?:/h)?")
 _FORM = "write 1.20/h, or a100=1.80/h,t4=0.35/h for several GPUs"
@@ -33,6 +33,6 @@ def parse_prices(text: str | None, chosen: Sequence[Preset]) -> Mapping[str, flo
         preset = find_preset(name.strip())
         found = known.get(preset.name) or known.get(preset.gpu.name)
         if found is None:
-            raise InputError(f"--price {name.strip()}: it is none of the GPUs of --gpu")
+            raise InputError(f"--price names {name.strip()}, which is none of the GPUs of --gpu")
         prices[found] = price
     return prices

@@ -1,0 +1,131 @@
+"""What a user asks of sizing, by the command or in Python: the options, checked together, and the search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..graphs.errors import InputError
+from ..graphs.machine import Links, Machine
+from ..graphs.machines.network_request import NetworkRequest
+from ..graphs.machines.presets import Preset
+from ..graphs.transformations.updates import When
+from ..planner.budget import Budget
+from ..solvers.registry import run as registry
+from ..solvers.registry.catalogue import DEFAULT_SOLVER
+from .prices import parse_prices
+from .rooms import ALL, Note, chosen_presets, room_of, with_dtypes
+from .sizing import Sizing
+from .subject import Build, LoopOptions, open_subject
+from .trial import LARGEST
+
+
+def parse_batches(text: str) -> list[int]:
+    """Parse '1,2,4'. Raises InputError."""
+    batches = [int(word) for word in text.split(",") if word.strip().isdecimal()]
+    if len(batches) != text.count(",") + 1 or not all(0 < batch <= LARGEST for batch in batches):
+        raise InputError(
+            f"{text!r} is not a list of batches: give integers like 1,2,4, from 1 to {LARGEST:,}"
+        )
+    return batches
+
+
+@dataclass(frozen=True)
+class SizeRequest:
+    """The options of `plan size`; messages name them as the command spells them.
+
+    model: a model file, a configuration, or a function that builds the model.
+    gpu: a name, several with commas, or 'all'.
+    machine: around one GPU. batches: to try, None: search. length, dtype: of a configuration.
+    price: as `parse_prices` reads it.
+    """
+
+    model: str | Build
+    gpu: str
+    host: str | None = None
+    lanes: str | None = None
+    machine: Machine | None = None
+    budget: Budget | None = None
+    reserve: Budget | None = None
+    batches: Sequence[int] | None = None
+    length: int | None = None
+    dtype: str | None = None
+    price: str | None = None
+    optimizer: str = "adamw"
+    update: When = "in-backward"
+    loop: LoopOptions = field(default_factory=LoopOptions)
+    network: NetworkRequest = field(default_factory=NetworkRequest)
+    solver: str = DEFAULT_SOLVER
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    time_limit: float | None = None
+    cached: bool = True
+
+    def presets(self, note: Note) -> list[Preset]:
+        """Check what can be checked without the model, and return the GPUs. Raises InputError, one line."""
+        chosen, network, loop = chosen_presets(self.gpu, self.host, self.lanes), self.network, self.loop
+        registry.chosen_settings(self.solver, dict(self.settings))
+        if self.machine and len(chosen) > 1:
+            raise InputError("--machine describes one machine: it goes with one --gpu")
+        if self.machine and (self.host or self.lanes):
+            raise InputError("--machine says what --host and --lanes say: give one")
+        if network.ranks is None and network.named:
+            raise InputError(f"{network.named} is of several GPUs: give --ranks too")
+        if network.node_ranks is not None and not self._has_host:
+            raise InputError("--node-ranks divides a host: give --host, --lanes or --machine too")
+        if network.ranks is not None:
+            if loop.total is not None or loop.accumulate > 1:
+                other = "--global-batch" if loop.total is not None else "--accumulate"
+                raise InputError(f"--ranks counts one micro-batch per update: omit {other}")
+            if len(chosen) > 1:
+                raise InputError("--ranks are of equal GPUs: it goes with one --gpu")
+        if loop.total is not None and (self.batches is not None or loop.accumulate > 1):
+            other = "--batch" if self.batches is not None else "--accumulate"
+            raise InputError(f"--global-batch finds the micro-batch and its number: omit {other}")
+        parse_prices(self.price, chosen)
+        every = self.gpu.strip().lower() == ALL
+        return with_dtypes(chosen, {self.dtype, loop.dtype}, note, every=every)
+
+    def sizing(self, chosen: Sequence[Preset], report: Callable[[str], None], note: Note) -> Sizing:
+        """Open the model and return the search. Raises MemplanError, one line.
+
+        chosen: what `presets` returned.
+        """
+        rooms = [room_of(preset, self.machine, self.budget, self.reserve, note) for preset in chosen]
+        rank = self._of_rank(rooms[0][0].machine)
+        subject = open_subject(
+            self.model,
+            self.length,
+            dtype=self.dtype,
+            optimizer=self.optimizer,
+            update=self.update,
+            loop=self.loop,
+            report=report,
+            cached=self.cached,
+        )
+        return Sizing(
+            subject,
+            rooms,
+            rank=rank,
+            batches=None if self.batches is None else [*self.batches],
+            solver=self.solver,
+            settings=self.settings,
+            time_limit=self.time_limit,
+            prices=parse_prices(self.price, chosen),
+            report=report,
+        )
+
+    @property
+    def _has_host(self) -> bool:
+        return bool(self.host or self.lanes or self.machine)
+
+    def _of_rank(self, machine: Machine) -> Machine | None:
+        """Return the machine of a rank of sharded training, None without --ranks. Raises InputError.
+
+        Tensors can go to the host of the node if the user describes one.
+        """
+        if self.network.ranks is None:
+            return None
+        peers = self.network.peers(machine.links.peers, None)
+        if self._has_host:
+            return self.network.machine_of_rank(machine, peers)
+        return replace(machine, links=Links(peers=peers))

@@ -27,7 +27,6 @@ from ..program.forms import described, form_of
 from ..program.program import Program
 from ..torch_support.raw import bases_of, by_class, class_entries, is_a, is_one_of
 from ..torch_support.reach import is_of_user_class, names_in
-from ..torch_support.torch_autograd import hooks_of_saved_tensors
 from ..torch_support.torch_fakes import modes_around, no_torch_function
 from ..torch_support.torch_modules import (
     buffers_of,
@@ -35,6 +34,7 @@ from ..torch_support.torch_modules import (
     module_structure,
     parameters_of,
 )
+from ..torch_support.torch_saved_hooks import hooks_of_saved_tensors, preserve_values
 from .captured import HeldTensors
 from .holders import Holders
 from .module_state import ModuleState, SimpleAttributes
@@ -186,10 +186,10 @@ class Guards:
                 f"was not planned so: call it {way}"
             )
         hooks = hooks_of_saved_tensors() if self._trains else None
-        if hooks is not None and getattr(hooks[0], "__module__", "") != "torch.autograd.graph":
+        if hooks is not None and not preserve_values(hooks):
             raise MismatchError(
-                "the step is called within torch.autograd.graph.saved_tensors_hooks, and what a plan keeps "
-                "for backward does not pass through them: call it outside; with machine= the plan offloads"
+                "the step is called within torch.autograd.graph.saved_tensors_hooks that change values, and "
+                "what a plan keeps for backward does not pass through them: call it outside"
             )
 
     def check_module(self, tensors: Mapping[str, Tensor]) -> None:

@@ -106,11 +106,6 @@ def below_autograd() -> Any:
     return torch._C._AutoDispatchBelowAutograd()
 
 
-def hooks_of_saved_tensors() -> tuple[Any, Any] | None:
-    """Return the innermost `saved_tensors_hooks` that are active."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False)
-
-
 def gradients_of(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:

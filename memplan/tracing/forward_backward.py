@@ -20,6 +20,7 @@ from ..program.outputs import Output
 from ..torch_support.below_autograd import without_autocast
 from ..torch_support.torch_autograd import gradients_of
 from ..torch_support.torch_fakes import FakeTensor
+from ..torch_support.torch_saved_hooks import hooks_refused
 from ..torch_support.torch_tensors import memory_of
 from ..torch_support.unsupported import TraceError
 from .api_calls import Recorder
@@ -97,7 +98,7 @@ class ForwardBackward:
         """Run forward alone, of an iteration that trains, and return the loss."""
         with (
             given_replaced(self.pairs),
-            torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION),
+            hooks_refused(OWN_RECOMPUTATION),
             other_gradients_refused(self.parameters),
         ):
             loss, _output = torch.func.functional_call(
@@ -178,7 +179,7 @@ class ForwardBackward:
             with torch.no_grad(), other_gradients_refused(self.parameters):
                 return *self._forward(module), ()
         with (
-            torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION),
+            hooks_refused(OWN_RECOMPUTATION),
             other_gradients_refused(self.parameters),
         ):
             loss, output = self._forward(module)

@@ -19,8 +19,8 @@ MARK = "memplan_mark"
 
 _RUNS_ITS_OWN_BACKWARD = {"CheckpointFunctionBackward"}
 OWN_RECOMPUTATION = (
-    "the model saves or recomputes activations its own way (save_on_cpu, checkpoints that are not torch's): "
-    "switch that off, the schedule decides it"
+    "the model changes or recomputes activations its own way (saved_tensors_hooks, checkpoints that are not "
+    "torch's): switch that off, the schedule decides it"
 )
 
 

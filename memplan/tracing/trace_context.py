@@ -23,6 +23,7 @@ from ..torch_support.torch_fakes import (
     uncompiled,
 )
 from ..torch_support.torch_modules import distributions_not_validated, norms_replaced
+from ..torch_support.torch_saved_hooks import preserving_hooks_left_out
 from ..torch_support.unsupported import TraceError
 
 T = TypeVar("T")
@@ -111,6 +112,7 @@ def users_code(*, as_compiled: bool) -> Generator[None]:
         compiling() if as_compiled else not_called_fake(),
         silent(),
         without_checkpoints(),
+        preserving_hooks_left_out(),
         without_validation(),
         cumulative_norms(),
         ordinary_tensors(),

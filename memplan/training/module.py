@@ -30,6 +30,7 @@ from ..steps.part import Begun, PlannedPart
 from ..torch_support.in_place_collectives import IN_PART, CollectiveError
 from ..torch_support.interrupts import deferred_signals, open_to_signals
 from ..torch_support.torch_processes import call_in_parallel
+from ..torch_support.torch_saved_hooks import preserving_hooks_off
 from .accelerated import refuse_offloading_hooks
 from .checkpoints import checkpoint
 from .converters import read_count, read_dtype, read_outputs
@@ -188,7 +189,7 @@ class PlannedModule(Step):
     def _called(self, *arguments: Any, **keywords: Any) -> Any:
         executor = self._executor
         checkpoint.check_loaded(executor.module)
-        with self._alone:
+        with self._alone, preserving_hooks_off():
             given = self.plans[0].given(arguments, keywords)
             tensors = list(tensors_in(given).values())
             inputs = _detached(given)

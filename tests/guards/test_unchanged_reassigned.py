@@ -422,7 +422,11 @@ class Passing(TorchDispatchMode):
 SURROUNDINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "a function mode": (Doubling, "called within a Doubling, a mode"),
     "a dispatch mode": (Passing, "called within a Passing, a mode"),
-    "hooks of saved tensors": (lambda: saved_tensors_hooks(lambda x: x, lambda x: x), "saved_tensors_hooks"),
+    "hooks that change values": (
+        lambda: saved_tensors_hooks(Tensor.half, Tensor.float),
+        "saved_tensors_hooks",
+    ),
+    "hooks that don't": (lambda: saved_tensors_hooks(lambda x: x, lambda x: x), EQUAL),
     "save_on_cpu": (save_on_cpu, EQUAL),
     "a device": (lambda: torch.device("cpu"), EQUAL),
 }

@@ -151,3 +151,32 @@ def test_a_planned_trainer_logs_and_learns_the_same(
     assert repr(found) == repr(logged)
     assert len(logged) > 10
     assert all(torch.equal(one, other) for one, other in zip(mine, weights, strict=True))
+
+
+@pytest.mark.parametrize("made", [sft, dpo, reward])
+def test_a_trainer_that_offloads_activations_is_planned_as_without(
+    made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU stands for a GPU; without streams and pinned memory, which it has not."""
+    monkeypatch.setattr(torch.cpu, "empty_cache", lambda: None, raising=False)
+    offloading: Any = pytest.importorskip("trl.models.activation_offloading")
+    ordinary = offloading.OffloadActivations.__init__
+    entered = list[object]()
+
+    def initialised(self: Any, **given: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
+            patched.setattr(torch, "get_device_module", lambda _device: torch.cpu)
+            ordinary(self, **given | {"use_pin_memory": False, "use_streams": False})
+        entered.append(self)
+
+    monkeypatch.setattr(offloading.OffloadActivations, "__init__", initialised)
+    logged, weights = trained(made(tmp_path, activation_offloading=True))
+    AcceleratorState._reset_state(True)
+    planned = made(tmp_path, activation_offloading=True)
+    compared: dict[str, Any] = {**PLAN, "verify": True}
+    memplan.optimize_trainer(planned, **compared)
+    found, mine = trained(planned)
+    assert len(entered) == 2
+    assert repr(found) == repr(logged)
+    assert all(torch.equal(one, other) for one, other in zip(mine, weights, strict=True))

@@ -28,7 +28,8 @@ from ...graphs.errors import MemplanError, MismatchError
 from ...model.iteration import Inputs, refuse_gradients_of_inputs
 from ...model.processes import Processes
 from ...steps.execute import IterationResult, PlannedStep
-from ...torch_support.torch_autograd import graph_is_kept, hooks_of_saved_tensors
+from ...torch_support.torch_autograd import graph_is_kept
+from ...torch_support.torch_saved_hooks import hooks_of_saved_tensors
 from ...torch_support.unsupported import warn_user
 
 

@@ -19,6 +19,7 @@ from ...graphs.errors import MismatchError
 from ...model.clipping import parse_norm
 from ...model.iteration import Purpose
 from ...steps.execute import PlannedStep
+from ...torch_support.torch_saved_hooks import preserving_hooks_off
 from ..checkpoints import checkpoint
 from ..plans.report import Prediction, Report
 from .evaluation import Evaluation
@@ -75,7 +76,7 @@ class Step:
                 the error's `loss` is its loss.
             MemplanError: the class of all errors of memplan, those above included.
         """
-        with self._alone:
+        with self._alone, preserving_hooks_off():
             if isinstance(self._held, Unplanned):
                 self._held = self._held.planned(arguments, keywords)
             return self._held.iterate(arguments, keywords)

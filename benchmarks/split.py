@@ -51,25 +51,60 @@ def language_model(kind: str) -> Case:
         module: Any = transformers.GPT2LMHeadModel(config)
         words = torch.randint(config.vocab_size, (4, 256))
     else:
-        words_known, tokens, samples = (128256, 512, 2) if kind == "llama-lora" else (32000, 16384, 1)
-        width = 512 if kind == "llama-lora" else 256
-        config = transformers.LlamaConfig(
-            num_hidden_layers=4,
-            hidden_size=width,
-            intermediate_size=width * 43 // 16,
-            num_attention_heads=8,
-            vocab_size=words_known,
-            max_position_embeddings=tokens,
-        )
-        module = transformers.LlamaForCausalLM(config)
-        words = torch.randint(words_known, (samples, tokens))
-        if kind == "llama-lora":
-            import peft
+        module, words = llama(128256, 512, width=512, samples=2)
+        import peft
 
-            lora = peft.LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-            module = peft.get_peft_model(module, lora)
+        lora = peft.LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+        module = peft.get_peft_model(module, lora)
+    return of_words(module, words)
+
+
+def llama(
+    known: int, tokens: int, *, width: int, samples: int = 1, attention: str = "sdpa"
+) -> tuple[Any, torch.Tensor]:
+    """Return a Llama of 4 layers and a batch. known: words of its vocabulary."""
+    import transformers
+
+    config: Any = transformers.LlamaConfig(
+        num_hidden_layers=4,
+        hidden_size=width,
+        intermediate_size=width * 43 // 16,
+        num_attention_heads=8,
+        vocab_size=known,
+        max_position_embeddings=tokens,
+        attn_implementation=attention,
+    )
+    return transformers.LlamaForCausalLM(config), torch.randint(known, (samples, tokens))
+
+
+def of_words(module: Any, words: torch.Tensor) -> Case:
     batch = {"input_ids": words, "labels": words}
     return Case(module.train(), batch, {}, {}, lambda: module(**batch).loss)
+
+
+def long_llama(tokens: int, attention: str = "sdpa") -> Case:
+    torch.manual_seed(0)
+    return of_words(*llama(32000, tokens, width=256, attention=attention))
+
+
+def large_picture(attention: str = "sdpa", samples: int = 1) -> Case:
+    """A vision transformer on pictures of 1,024 pixels: 4,097 tokens each."""
+    import transformers
+
+    torch.manual_seed(0)
+    config: Any = transformers.ViTConfig(
+        hidden_size=192,
+        num_hidden_layers=4,
+        num_attention_heads=3,
+        intermediate_size=768,
+        image_size=1024,
+        patch_size=16,
+        num_labels=10,
+        attn_implementation=attention,
+    )
+    module: Any = transformers.ViTForImageClassification(config).train()
+    batch = {"pixel_values": torch.randn(samples, 3, 1024, 1024), "labels": torch.randint(10, (samples,))}
+    return Case(module, batch, {}, {}, lambda: module(**batch).loss)
 
 
 def example(name: str) -> Case:
@@ -86,7 +121,12 @@ def small(name: str) -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    **{kind: lambda kind=kind: language_model(kind) for kind in ("gpt2", "llama-lora", "long-llama")},
+    **{kind: lambda kind=kind: language_model(kind) for kind in ("gpt2", "llama-lora")},
+    **{f"llama-{tokens}": lambda tokens=tokens: long_llama(tokens) for tokens in (4096, 8192, 16384)},
+    "llama-4096-eager": lambda: long_llama(4096, "eager"),
+    "vit-1024": large_picture,
+    "vit-1024-eager": lambda: large_picture("eager"),
+    "vit-1024-of-4": lambda: large_picture(samples=4),
     **{name: lambda name=name: small(name) for name in ("mnist", "dcgan", "resnet18", "vae")},
     **{name: lambda name=name: example(name) for name in ("resnet50", "unet", "vit", "mlp")},
 }

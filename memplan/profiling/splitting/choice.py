@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from ...devices.measuring.measure import Measurement
 from ...graphs.graph import Kind, Phase
@@ -30,6 +31,13 @@ WORTH = 0.9
 
 _SEEDS = 3
 """Number of tensors of an operation that are tried as seeds, the largest first."""
+
+_FEW = 16
+"""Number of operations of a region up to which a smaller one needs no less."""
+
+_STEPS = range(1, 7)
+"""Numbers of steps over which larger regions are grown too: within them nothing is recomputed, so what is
+around one layer may need less than what is around all."""
 
 
 @dataclass
@@ -58,6 +66,7 @@ class Choice:
         self._stuck: set[int] = set()
         self._known: dict[int, list[list[Region]]] = {}
         self._outputs: dict[Region, tuple[int, ...]] = {}
+        self._needed: dict[Cut, int] = {}
 
     def within(self, goal: int) -> Split | None:
         """Return the program of which no operation needs more than the goal, or than one that does not split;
@@ -108,9 +117,11 @@ class Choice:
         return sum(one.bytes for one in known if one.kind >= Kind.ACTIVATION)
 
     def _needs(self, cut: Cut) -> int:
-        values = self.program.values
-        read = self._read([values[value].storage for value in cut.region.inputs])
-        return read + self.peak_bytes(cut)
+        if cut not in self._needed:
+            values = self.program.values
+            read = self._read([values[value].storage for value in cut.region.inputs])
+            self._needed[cut] = read + self.peak_bytes(cut)
+        return self._needed[cut]
 
     def peak_bytes(self, cut: Cut) -> int:
         """Return the bytes that a region takes above its inputs."""
@@ -121,7 +132,7 @@ class Choice:
     def _more_pieces(self, cut: Cut, goal: int) -> list[Cut] | None:
         """Return the cuts with more pieces of one."""
         now = self._needs(cut)
-        for pieces in _counts(cut.region, above=cut.pieces):
+        for pieces in counts(cut.region, above=cut.pieces):
             more = Cut(cut.region, pieces)
             cuts = [more if one is cut else one for one in self.cuts]
             if self._needs(more) < min(now, max(goal, 0.95 * now)) and self._runs(cuts):
@@ -172,20 +183,44 @@ class Choice:
 
     def _fewest(self, region: Region, goal: int) -> Cut | None:
         """Return the region in the fewest pieces within the goal, else in those that need the least."""
-        cuts = [Cut(region, pieces) for pieces in _counts(region)]
+        cuts = [Cut(region, pieces) for pieces in counts(region)]
         found = next((cut for cut in cuts if self._needs(cut) <= goal), None)
         return found or min(cuts, key=self._needs, default=None)
 
     def _ways(self, operation: int) -> list[list[Region]]:
         """Return the regions that an operation may be in, each with the others that come with it."""
         if operation not in self._known:
-            self._known[operation] = []
+            found: dict[object, list[Region]] = {}
             for value, along in self._starts(operation):
-                size = self.program.storages[self.program.values[value].storage].bytes
-                for way in regions_at(self._uses, value, along, size // LARGE + 1):
-                    self._known[operation].append(way)
-                    self._outputs |= zip(way, outputs_of(self.program, way), strict=True)
+                for way in self._grown(operation, value, along):
+                    found.setdefault(tuple(one.key for one in way), way)
+            self._known[operation] = [*found.values()]
         return self._known[operation]
+
+    def _grown(self, operation: int, value: int, along: Along) -> Iterator[list[Region]]:
+        """Yield regions around a tensor: as large as can be; if these are large also smaller ones, grown as
+        long as what the operation needs falls.
+        """
+        size = self.program.storages[self.program.values[value].storage].bytes
+
+        def ways(steps: int | None) -> list[list[Region]]:
+            found = [*regions_at(self._uses, value, along, size // LARGE + 1, steps)]
+            for way in found:
+                self._outputs |= zip(way, outputs_of(self.program, way), strict=True)
+            return found
+
+        yield from (all_of_it := ways(None))
+        if max((len(one.members) for way in all_of_it for one in way), default=0) <= _FEW:
+            return
+        before = inf
+        for steps in _STEPS:
+            yield from (found := ways(steps))
+            around = (one for way in found for one in way if operation in one.members)
+            cuts = (cut for one in around if (cut := self._fewest(one, 0)) is not None)
+            needs = min(map(self._needs, cuts), default=inf)
+            if needs > before:
+                return
+            before = needs
 
     def _starts(self, operation: int) -> Iterator[tuple[int, Along]]:
         """Yield the tensors that a region may be grown from, and their rows, the first dimensions first."""
@@ -209,10 +244,14 @@ class Choice:
                 yield Along(0, 1, shape[0] // samples)
 
 
-def _counts(region: Region, above: int = 1) -> Iterator[int]:
-    """Yield numbers of pieces that have blocks."""
-    pieces = 2
-    while pieces <= min(region.rows, MOST_PIECES):
-        if pieces > above and region.rows_of_piece(pieces) is not None:
+def counts(region: Region, above: int = 1) -> Iterator[int]:
+    """Yield numbers of pieces that have blocks, each about twice the one before."""
+    least, most = 1, min(region.rows, MOST_PIECES)
+    while least < most:
+        least = min(2 * least, most)
+        # Rows over two dimensions may have blocks in equal pieces alone.
+        equal = (pieces for pieces in range(least + 1, 2 * least) if region.rows % pieces == 0)
+        blocks = (rows for pieces in (least, *equal) if (rows := region.rows_of_piece(pieces)) is not None)
+        if (rows := next(blocks, None)) is not None and (pieces := -(-region.rows // rows)) > above:
             yield pieces
-        pieces *= 2
+            above = pieces

@@ -18,7 +18,7 @@ def piece_bytes(region: Region, outputs: tuple[int, ...], rows: int, workspace: 
     """
     program = region.program
     share = rows / region.rows
-    calls = [*region.calls()]
+    calls = region.calls
     last: dict[int, int] = {}
     for i, call in enumerate(calls):
         for value in (*values_read(call), *made_by(call)):

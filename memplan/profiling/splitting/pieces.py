@@ -49,7 +49,7 @@ class Pieces:
         values = region.program.values
         self._inputs = region.inputs
         self._forms: list[Value] = [values[value] for value in outputs]
-        calls = [*region.calls()]
+        calls = region.calls
         patterns = [region.patterns[first_made(call)] for call in calls]
         # A tensor of others may be read as a whole and in pieces: the piece gets a number of its own.
         self._sliced = {

@@ -11,7 +11,7 @@ one, piece by piece.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,12 +27,13 @@ from .rules import SUM, WHOLE, Part, Pattern
 class Seed(NamedTuple):
     """Where a region comes from: the same program has the same region there.
 
-    value, along, least: see `regions_at`. way, place: of what it yields.
+    value, along, least, steps: see `regions_at`. way, place: of what it yields.
     """
 
     value: int
     along: Along
     least: int
+    steps: int | None
     way: int
     place: int
 
@@ -54,6 +55,12 @@ class Region:
     patterns: Mapping[int, Pattern]
     rows: int
     seed: Seed | None = None
+
+    @cached_property
+    def key(self) -> object:
+        """What is the same for regions of the same operations along the same rows."""
+        parts = (found.outputs for call in self.calls[:1] if (found := self.patterns[first_made(call)]))
+        return self.members, self.recomputed, self.rows, *parts
 
     @cached_property
     def operations(self) -> list[Operation]:
@@ -79,28 +86,30 @@ class Region:
             if value is not None and self.program.values[value].storage in needed
         )
 
-    def calls(self) -> Iterator[Call]:
-        """Yield its calls in the order in which a piece makes them, views before who reads them."""
-        done = {*self.inputs}
+    @cached_property
+    def calls(self) -> list[Call]:
+        """Its calls in the order in which a piece makes them, views before who reads them."""
+        found, done = list[Call](), {*self.inputs}
 
-        def views(value: int) -> Iterator[Call]:
+        def add_view(value: int) -> None:
             if value in self.program.views and value not in done:
                 call = self.program.views[value]
                 for base in values_read(call):
-                    yield from views(base)
+                    add_view(base)
                 done.update(made_by(call))
-                yield call
+                found.append(call)
 
         for operation in self.operations:
             for value in values_read(operation.call):
-                yield from views(value)
-            yield operation.call
+                add_view(value)
+            found.append(operation.call)
+        return found
 
     def rows_of_piece(self, pieces: int) -> int | None:
         """Return the rows of each of so many pieces but the last; None if some tensor has no such blocks."""
         rows = -(-self.rows // pieces)
         sizes = {rows, self.rows % rows or rows}
-        for call in self.calls():
+        for call in self.calls:
             found = self.patterns[first_made(call)]
             for value, part in (*found.inputs.items(), *zip(call.outputs, found.outputs, strict=True)):
                 if value is None or not isinstance(part, Along):
@@ -173,21 +182,23 @@ MOST_WHOLE = 2**16
 """Bytes of a result that each piece makes as a whole."""
 
 
-def regions_at(uses: Uses, value: int, along: Along, least: int) -> Iterator[list[Region]]:
+def regions_at(
+    uses: Uses, value: int, along: Along, least: int, steps: int | None = None
+) -> Iterator[list[Region]]:
     """Yield the ways to run what is around a tensor in pieces along these rows: forward and backward as one
     region, then as one each.
 
     least: bytes from which a tensor is large.
+    steps: number of operations from the tensor on over which the region grows; None: as far as it can.
     """
-    for way, found in enumerate(_ways(uses, value, along, least)):
-        yield [
-            replace(region, seed=Seed(value, along, least, way, place)) for place, region in enumerate(found)
-        ]
+    for way, found in enumerate(_ways(uses, value, along, least, steps)):
+        seeds = (Seed(value, along, least, steps=steps, way=way, place=place) for place in range(len(found)))
+        yield [replace(region, seed=seed) for region, seed in zip(found, seeds, strict=True)]
 
 
-def _ways(uses: Uses, value: int, along: Along, least: int) -> Iterator[list[Region]]:
+def _ways(uses: Uses, value: int, along: Along, least: int, steps: int | None) -> Iterator[list[Region]]:
     operations = uses.program.operations
-    growth = _Growth(uses, least, along.rows(uses.program.values[value].shape))
+    growth = _Growth(uses, least, steps, along.rows(uses.program.values[value].shape))
     growth.grow(value, along.trimmed(uses.program.values[value].shape))
     phases = {operations[i].phase == Phase.BACKWARD for i in growth.members}
     if len(phases) > 1 and (together := growth.copy().region(None)) is not None:
@@ -203,19 +214,23 @@ class _Growth:
     """The state of a region that grows.
 
     parts: of each value inside, and of those of others that it reads, where the rows are.
+    away: of each of these the number of operations from the seed to it.
     """
 
-    def __init__(self, uses: Uses, least: int, rows: int) -> None:
-        self._uses, self._least, self._rows = uses, least, rows
+    def __init__(self, uses: Uses, least: int, steps: int | None, rows: int) -> None:
+        self._uses, self._least, self._steps, self._rows = uses, least, steps, rows
         self._program = uses.program
         self.members: set[int] = set()
         self._parts: dict[int, Part] = {}
         self._patterns: dict[int, Pattern] = {}
-        self._open: list[int] = []
+        self._open: deque[int] = deque()
+        self._away: dict[int, int] = {}
+        self._here = 0
 
     def copy(self) -> _Growth:
-        made = _Growth(self._uses, self._least, self._rows)
+        made = _Growth(self._uses, self._least, self._steps, self._rows)
         made.members, made._parts, made._patterns = {*self.members}, {**self._parts}, {**self._patterns}
+        made._away = {**self._away}
         return made
 
     def grow(self, value: int, along: Along) -> None:
@@ -231,8 +246,10 @@ class _Growth:
         """
         if not self._of_phase(backward):
             return None
+        # More would be another region than the one that was grown.
+        most = MOST_BETWEEN if self._steps is None else len(self.members)
         while between := self._uses.between(own := self._of_phase(backward)):
-            if len(between) > MOST_BETWEEN or not all(self._include(i) for i in sorted(between)):
+            if len(between) > most or not all(self._include(i) for i in sorted(between)):
                 return None
         recomputed = self._recomputed(own, forward)
         members = tuple(sorted(own)), tuple(sorted(recomputed))
@@ -263,6 +280,7 @@ class _Growth:
 
     def _assign(self, value: int, part: Part) -> None:
         self._parts[value] = self._trimmed(value, part)
+        self._away.setdefault(value, self._here)
         self._open.append(value)
 
     def _trimmed(self, value: int, part: Part) -> Part:
@@ -289,17 +307,20 @@ class _Growth:
     def _settle(self) -> None:
         done: set[int] = set()
         while self._open:
-            value = self._open.pop()
+            # First come, first served: so each value is reached over the fewest operations.
+            value = self._open.popleft()
             part = self._parts[value]
             if value in done or not isinstance(part, Along):
                 continue
             done.add(value)
             storage = self._program.values[value].storage
+            self._here = away = self._away[value]
             if value in self._program.views:
                 self._view(self._program.views[value], value, part)
             for view in self._uses.views[value]:
                 self._view(self._program.views[view], value, part)
-            if self._is_large(storage):
+            if self._is_large(storage) and (self._steps is None or away < self._steps):
+                self._here = away + 1
                 writer = [self._uses.writer[storage]] if storage in self._uses.writer else []
                 for i in (*(writer if value not in self._program.views else ()), *self._uses.readers[value]):
                     self._join(i, value, part)
@@ -333,8 +354,9 @@ class _Growth:
                 self._assign(value, part)
 
     def _include(self, i: int) -> bool:
-        """Add an operation between two members."""
+        """Add an operation between two members. If steps are counted, nothing grows from it."""
         operation = self._program.operations[i]
+        self._here = self._steps or 0
         if not _may_run_in_pieces(operation):
             return False
         reads = values_read(operation.call)
@@ -374,7 +396,7 @@ class _Growth:
         """Tell whether each call finds in a piece what it needs of the region's own tensors."""
         values = self._program.values
         parts: dict[int, Part] = {}
-        for call in region.calls():
+        for call in region.calls:
             found = self._patterns.get(first_made(call))
             if found is None:
                 return False

@@ -100,8 +100,8 @@ def split_as_in(document: Mapping[str, Any], program: Program, *, exact: bool = 
     uses, cuts = Uses(program, exact=exact), list[Cut]()
     try:
         for entry in document.values():
-            value, along, least, way, place = entry["seed"]
-            found = next(islice(regions_at(uses, value, Along(*along), least), way, None))[place]
+            value, along, least, steps, way, place = entry["seed"]
+            found = next(islice(regions_at(uses, value, Along(*along), least, steps), way, None))[place]
             if [one.name for one in found.operations] != entry["operations"]:
                 raise MismatchError("its regions are not those of the model")
             if not 1 < entry["pieces"] <= found.rows:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 import torch
 from memplan.graphs.errors import MismatchError
 from memplan.profiling.compare.accuracy import accuracy
 from memplan.profiling.profile.rounds import Rounds
-from memplan.profiling.splitting.choice import Choice
+from memplan.profiling.splitting.choice import Choice, counts
+from memplan.profiling.splitting.region import Region
 from memplan.profiling.splitting.split import Split, split_as_in
 from memplan.tracing.output_layouts import residents
-from splitting_families import FAMILIES, Images, Traced, traced, traced_of
+from splitting_families import FAMILIES, Images, Layers, Traced, traced, traced_of
 from torch import nn
 
 
@@ -86,6 +88,62 @@ def test_batch_norm_couples_samples_and_not_channels() -> None:
         norms = [each.name for each in cut.region.operations if "batch_norm" in each.name]
         assert not norms or cut.region.rows in (16, 32)
     accuracy(one.iteration, one.program, found.program, found.kernels)
+
+
+class Blocks(nn.Module):
+    """Layers of attention along one stream, whose tensors are all of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleList(nn.Linear(16, 16) for _ in range(4)) for _layer in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            *inner, outer = cast("nn.ModuleList", layer)
+            q, k, v = (part(x).unflatten(-1, (2, 8)).transpose(1, 2) for part in inner)
+            attended = nn.functional.scaled_dot_product_attention(q, k, v)
+            x = x + outer(attended.transpose(1, 2).flatten(2))
+        return x.square().mean()
+
+
+@pytest.mark.scripts
+def test_a_region_around_one_layer_needs_less_than_one_of_all() -> None:
+    """A piece of all layers keeps all that they make: a region recomputes only what another one makes."""
+    torch.manual_seed(0)
+    one = traced_of(Blocks(), (torch.randn(4, 64, 16),))
+    choice = Choice(one.program, one.measured)
+    found = choice.within(1)
+    assert found is not None
+    assert choice.largest <= 0.75 * largest(one)
+    backward = [cut.region for cut in found.cuts.values() if cut.region.recomputed]
+    assert len(backward) == 5
+    assert all(region.seed is not None and region.seed.steps is not None for region in backward)
+    accuracy(one.iteration, one.program, found.program, found.kernels)
+    remade = split_as_in(found.document(), one.program)
+    assert [o.name for o in remade.program.operations] == [o.name for o in found.program.operations]
+
+
+def ways_of(one: Traced) -> Iterator[Region]:
+    """Yield the regions that are tried around each operation."""
+    choice = Choice(one.program, one.measured)
+    for operation in range(len(one.program.operations)):
+        for way in choice._ways(operation):  # pyright: ignore[reportPrivateUsage]
+            yield from way
+
+
+def test_heads_and_queries_are_both_tried() -> None:
+    """The same operations of attention split along samples and heads, and along queries."""
+    found = [*ways_of(traced("attention"))]
+    along_queries = {region.members for region in found if region.rows == 64}
+    assert along_queries & {region.members for region in found if region.rows < 64}
+
+
+def test_rows_over_two_dimensions_are_in_equal_pieces() -> None:
+    """Two samples of 33 tokens have no blocks in 4 pieces, and in 6 they have."""
+    torch.manual_seed(0)
+    one = traced_of(Layers(nn.GELU()), (torch.randn(2, 33, 16),))
+    region = next(region for region in ways_of(one) if region.rows == 66)
+    assert [*counts(region)] == [2, 6, 22, 66]
 
 
 def test_dropout_draws_what_the_whole_draws() -> None:

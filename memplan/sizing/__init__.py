@@ -6,6 +6,7 @@ SizeResult ──answer.py, documents.py──▶ lines and tables, a page, JSON
 
 request.py          begin here: what a user asks
 size.py             memplan.size, the same in Python
+settings/           options from files of other tools
 rooms.py, prices.py what is asked of GPUs: their machines and bytes, their prices
 sizing.py           on each of several GPUs, or on ranks
 at_once.py          what fits without a plan

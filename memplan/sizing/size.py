@@ -26,6 +26,7 @@ from .answer import Answer, answer_of
 from .documents import document_of
 from .request import SizeRequest, parse_batches
 from .result import SizeResult
+from .settings.apply import OPTIONS, with_settings
 from .sizing import Sizes
 from .subject import AUTOCAST_DTYPES, QUANTIZED, Build, LoopOptions
 
@@ -124,6 +125,7 @@ def size(
     replica_link: str | None = None,
     node_ranks: int | None = None,
     price: str | float | Mapping[str, float] | None = None,
+    train_config: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     solver: str = DEFAULT_SOLVER,
     time_limit: float | None = None,
     settings: Mapping[str, str] | None = None,
@@ -161,6 +163,9 @@ def size(
         replica_link: Network between the replicas; `None`: that of `link`.
         node_ranks: Ranks on one node, which divide its host.
         price: Price of the GPU per hour, or prices by name.
+        train_config: Training settings in a file of another tool, or in several: DeepSpeed's, accelerate's,
+            axolotl's, TRL's, LLaMA-Factory's. The arguments of the call hold against them. `model` may be
+            such a file too, if it names the model.
         solver: Name of the solver.
         time_limit: Seconds for each question to the solver; `None`: 6 s, more for large models.
         settings: Settings of the solver, by name.
@@ -190,14 +195,14 @@ def size(
     _check_model(model)
     if time_limit is not None and not 0 < time_limit < inf:
         raise InputError(f"time_limit={time_limit!r}: give seconds, above 0 and finite")
-    notes, told = list[str](), report or _drop
+    notes, progress = list[str](), report or _drop
     with _spelled_for_python(), collector_seldom():
         request = SizeRequest(
             model if callable(model) else str(model),
             gpu if isinstance(gpu, str) else ",".join(gpu),
             host,
             None if lanes is None else str(lanes),
-            machine=_machine(machine, told),
+            machine=_machine(machine, progress),
             budget=None if budget is None else parse_budget(str(budget)),
             reserve=None if reserve is None else parse_reserve(str(reserve)),
             batches=_batches(batch),
@@ -213,7 +218,9 @@ def size(
             time_limit=time_limit,
             cached=cache,
         )
-        sizing = request.sizing(request.presets(notes.append), told, notes.append)
+        files = [train_config] if isinstance(train_config, str | PathLike) else train_config
+        request = with_settings(request, [Path(one) for one in files], _given(request), notes.append)
+        sizing = request.sizing(request.presets(notes.append), progress, notes.append)
         at_once = sizing.at_once() if sizing.several else []
         complete = not sizing.several or len(at_once) == len(sizing.gpus)
         sizes = sizing.together([*sizing.results()] if complete else [], at_once)
@@ -253,6 +260,18 @@ def _text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
     for row in (heads, *rows):
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         yield "  ".join([*cells[:-1], row[-1]])
+
+
+def _given(request: SizeRequest) -> set[str]:
+    """Return the options of a call that are not the defaults, by the names that settings of files have."""
+    asked: dict[str, Any] = {
+        **vars(request),
+        **vars(request.loop),
+        **vars(request.network),
+        "batch": request.batches,
+    }
+    defaults = {"optimizer": "adamw", "accumulate": 1}
+    return {name for name in OPTIONS if asked[name] != defaults.get(name)}
 
 
 def _drop(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 Build = Callable[..., Any]
 """A function that builds a model, as the `build` of a model file does."""
+
+_SUFFIXES = (".py", ".json", ".yaml", ".yml")
+"""Suffixes of files that a model may be given as: a name that ends so is no id."""
 
 QUANTIZED = ("nf4", "nf4-nested")
 """Kinds of model/quantised.py."""
@@ -98,6 +100,8 @@ def open_subject(
     from ..profiling.profile.kept_traces import KeptTraces
     from ..updates.choice import OptimizerChoice
 
+    if isinstance(model, str):
+        model = _local(model)
     first, asked = _variant(loop), (model, length, dtype)
     if isinstance(model, str):
         path = _path_of(model)
@@ -119,11 +123,9 @@ def open_subject(
 
 
 def _path_of(model: str) -> Path:
-    """Return the file of a model. Raises InputError if it is none."""
     from ..model.file import path_and_entry
     from ..model.hugging_face import configuration_file, is_configuration
 
-    _refuse_other_names(model)
     return configuration_file(model) if is_configuration(model) else Path(path_and_entry(model)[0])
 
 
@@ -172,16 +174,22 @@ def _variant(loop: LoopOptions) -> Variant | None:
     return Variant(lora, loop.autocast, loop.attention, loop.quantize)
 
 
-def _refuse_other_names(model: str) -> None:
-    """Raise InputError, one line, for an id of the Hugging Face hub and for a file's name without suffix."""
-    if Path(model).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", model):
-        return
-    if Path(model).suffix in (".py", ".json"):
-        return
+def _local(model: str) -> str:
+    """Return the path of a model: of a model of the Hugging Face hub that of its cached configuration.
+
+    Raises InputError, one line, for one that is not cached and for a file's name without suffix.
+    """
+    from ..model.hub_cache import cached_file, hub_cache, is_hub_id
+    from ..model.hugging_face import NAME
+
+    if Path(model).exists() or not is_hub_id(model) or Path(model).suffix in _SUFFIXES:
+        return model
     if (file := Path(f"{model}.py")).is_file():
         raise InputError(f"{model}: no such file: is it {file}?")
+    if (cached := cached_file(model, NAME)) is not None:
+        return str(cached)
     raise InputError(
-        f"{model}: no such file or folder. Nothing is downloaded here; if it is a model of the Hugging Face "
-        f"hub, its configuration is enough: hf download {model} config.json --local-dir {model}, "
-        "then this command"
+        f"{model}: no such file or folder, and no such model in the cache of the Hugging Face hub, "
+        f"{hub_cache()}. Nothing is downloaded here; its configuration is enough: "
+        f"hf download {model} {NAME}, then this command"
     )

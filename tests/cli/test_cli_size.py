@@ -383,7 +383,7 @@ def test_several_gpus_have_a_first_answer_then_a_row_each_as_it_comes(
         (["model.py", "--gpu", "rtx306"], "no GPU or machine named 'rtx306' is known; close names: rtx3060"),
         (["no.py", "--gpu", "a100"], "no.py: no such file"),
         (["model", "--gpu", "a100"], "model: no such file: is it model.py?"),
-        (["gpt2", "--gpu", "a100"], "hf download gpt2 config.json --local-dir gpt2, then this command"),
+        (["gpt2", "--gpu", "a100"], "hf download gpt2 config.json, then this command"),
         (["meta-llama/Llama-2-7b", "--gpu", "a100"], "Nothing is downloaded here"),
         (["model.py:nope", "--gpu", "a100"], "no function nope()"),
         (["model.py", "--gpu", "a100", "--batch", "0"], "'0' is not a list of batches"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ...graphs.errors import InputError
 from ...graphs.transformations.updates import When
@@ -23,6 +24,7 @@ from ...sizing.answer import answer_of, nothing_fits
 from ...sizing.documents import document_of
 from ...sizing.request import SizeRequest, parse_batches
 from ...sizing.result import SizeResult
+from ...sizing.settings.apply import OPTIONS, with_settings
 from ..exits import Exit, NothingFitsError
 from ..export_views import write_view
 from ..gpu_options import host_options
@@ -47,6 +49,8 @@ from ..printing.output import Output
 from .loop_options import chosen_loop, loop_options
 from .screen import Screen
 
+_BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+
 
 def batches_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
     """Parse --batch; a callback for click."""
@@ -57,7 +61,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 
 
 @click.command()
-@click.argument("model", metavar="MODEL.py[:ENTRY]|CONFIG")
+@click.argument("model", metavar="MODEL.py[:ENTRY]|CONFIG|ID")
 @click.option(
     "--gpu",
     required=True,
@@ -121,6 +125,14 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     show_default=True,
     help="Update each weight right after its gradient, or all after backward.",
 )
+@click.option(
+    "--train-config",
+    "train_configs",
+    type=FILE,
+    multiple=True,
+    help="Training settings in a file of another tool: DeepSpeed's ds_config.json, accelerate's YAML, "
+    "axolotl's, TRL's or LLaMA-Factory's. May be given several times; options hold against it.",
+)
 @loop_options
 @network_options(2, "one GPU", "none")
 @solver_option
@@ -158,6 +170,7 @@ def size(
     solver: str,
     time_limit: float | None,
     settings: dict[str, str],
+    train_configs: tuple[Path, ...],
     cached: bool,
     destination: Path | None,
     output: Output,
@@ -165,7 +178,8 @@ def size(
 ) -> None:
     """Will it fit? Which batch to train with, the largest, and what takes the memory.
 
-    MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face, or its folder.
+    MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face or its folder, ID
+    a model of the hub that is in the local cache; a file of axolotl or TRL that names the model works too.
     Nothing is measured or downloaded: figures are estimates for --gpu, which need not be here, with a low and
     a high end. A `build` with a parameter `batch` is called once per batch; for any other the example inputs
     are repeated. With --ranks each batch is of one GPU, and FSDP2's policies are compared with a plan; with
@@ -177,6 +191,8 @@ def size(
     plan size config.json --gpu all --seq-len 512 -o size.html
     plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
     plan size config.json --gpu h100 --ranks 8 --link nvlink
+    plan size axolotl.yaml --gpu rtx4090
+    plan size config.json --gpu a100 --train-config ds_config.json
     """
     from ...torch_support.collector import collector_seldom
 
@@ -210,6 +226,7 @@ def size(
 
     with collector_seldom() as leave_out_all:
         request = replace(request, machine=chosen_machine(machine_path, output))
+        request = with_settings(request, train_configs, _given(), output.note)
         chosen = request.presets(output.note)
         with working(f"reading {model}") as report:
             sizing = request.sizing(chosen, report, output.note)
@@ -232,6 +249,13 @@ def size(
     if written:
         output.note(f"written: {written}")
     _end(results, output)
+
+
+def _given() -> set[str]:
+    """Return the options that the user gave, by the names that settings of files have."""
+    ctx = click.get_current_context()
+    names = {option: option for option in OPTIONS} | {"batch": "batches"}
+    return {name for name, option in names.items() if ctx.get_parameter_source(option) in _BY_USER}
 
 
 def _end(results: list[SizeResult], output: Output) -> None:

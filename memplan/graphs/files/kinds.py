@@ -12,6 +12,7 @@ _KINDS = {
 }
 """Formats without their version -> what such a file is, and what to do with it."""
 _BY_FIELD = {
+    "_class_name": "a configuration of diffusers: write a model file (docs/how-to/diffusion-lora.md)",
     "model_type": "a configuration of Hugging Face: `plan size` takes it",
     "architectures": "a configuration of Hugging Face: `plan size` takes it",
     "links": "a machine: --machine takes it",

@@ -1,0 +1,84 @@
+"""Files of settings: whose they are, and what they and the files that they name say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from ...graphs.errors import InputError
+from ...graphs.files.documents import read_document, regular_size
+from ...graphs.files.kinds import kind_of
+from .distributed import read_accelerate, read_deepspeed
+from .settings import Keys, Settings
+from .trainers import read_axolotl, read_llama_factory, read_trl
+
+_MOST_BYTES = 2**20
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+class _Tool(NamedTuple):
+    """A tool. keys: of which its files have one."""
+
+    name: str
+    keys: frozenset[str]
+    read: Callable[[Keys, Settings], None]
+
+
+_TOOLS = (
+    _Tool("axolotl", frozenset(("base_model", "micro_batch_size", "sequence_len")), read_axolotl),
+    _Tool("LLaMA-Factory", frozenset(("finetuning_type", "cutoff_len", "lora_rank")), read_llama_factory),
+    _Tool("TRL", frozenset(("model_name_or_path", "per_device_train_batch_size", "use_peft")), read_trl),
+    _Tool(
+        "DeepSpeed",
+        frozenset(("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")),
+        read_deepspeed,
+    ),
+    _Tool(
+        "accelerate",
+        frozenset(("distributed_type", "compute_environment", "mixed_precision", "fsdp_config")),
+        read_accelerate,
+    ),
+)
+READ = "axolotl's, TRL's, LLaMA-Factory's, accelerate's and DeepSpeed's are read"
+
+
+def is_settings(path: Path) -> bool:
+    """Tell whether a file is one of settings, and not a configuration of a model or another document."""
+    if path.suffix not in _SUFFIXES or not path.is_file() or regular_size(path) > _MOST_BYTES:
+        return False
+    return path.suffix != ".json" or _tool(_mapping(path)) is not None
+
+
+def read_settings(path: Path) -> list[Settings]:
+    """Return what a file says, then what the files that it names say. Raises InputError, one line."""
+    row = _mapping(path)
+    tool = _tool(row)
+    if tool is None:
+        what = kind_of(row)
+        why = f"it is {what}" if what else f"none of its keys is known; {READ}"
+        raise InputError(f"{path}: is not a file of training settings: {why}")
+    settings = Settings(path.name, tool.name)
+    tool.read(Keys(row, str(path)), settings)
+    found = [settings]
+    for name in settings.includes:
+        # Paths are relative to the folder in which training starts, or beside the file.
+        there = next((one for one in (Path(name), path.parent / name) if one.is_file()), None)
+        if there is None:
+            settings.uncounted.append(f"{name}: no such file")
+        elif there.resolve() != path.resolve():
+            found += read_settings(there)[:1]
+    return found
+
+
+def _tool(row: dict[str, Any]) -> _Tool | None:
+    return next((tool for tool in _TOOLS if tool.keys & row.keys()), None)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    if regular_size(path) > _MOST_BYTES:
+        raise InputError(f"{path}: is not a file of training settings: it is larger than 1 MiB")
+    row = read_document(path)
+    if not isinstance(row, dict):
+        raise InputError(f"{path}: is not a file of training settings: it has no keys")
+    return cast("dict[str, Any]", row)

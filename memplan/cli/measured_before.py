@@ -11,7 +11,7 @@ from ..graphs.graph import Graph
 from .models import model_code
 from .planned_step import other_card
 from .printing.output import Output
-from .profiling import Measurement, asked_within
+from .profiling import Measurement, asked_exactly, asked_within
 
 
 def graph_measured_before(path: Path, model: str, measurement: Measurement, output: Output) -> Graph | None:
@@ -37,12 +37,10 @@ def _current(path: Path, model: str, measurement: Measurement) -> Graph | str:
     """Return the graph, or why it is not used."""
     import torch
 
-    from ..devices.device.choice import check_device, device_of
-    from ..model.file import load_model_file
-    from ..model.iteration import on_device
+    from ..devices.device.choice import device_of
     from ..profiling.fusion.choice import COMPILED
-    from ..tracing.output_layouts import trace_real_layouts
-    from ..updates.choice import choice_of, updated
+    from ..profiling.profile.profile import traced
+    from ..updates.choice import choice_of
 
     try:
         graph = load_graph(path)
@@ -59,12 +57,11 @@ def _current(path: Path, model: str, measurement: Measurement) -> Graph | str:
         ("optimizer", None if optimizer is None else choice_of(optimizer), measurement.optimizer),
         ("--compile", COMPILED in source, measurement.compiling),
         ("--split", asked_within(source), measurement.within and measurement.within.text),
+        ("--split-exact", asked_exactly(source), measurement.exact),
     ):
         if then != now:
             return f"measured with another {what}"
-    check_device(measurement.device)
-    iteration = updated(on_device(load_model_file(model).build(), measurement.device), measurement.optimizer)
-    program = trace_real_layouts(iteration)
+    _iteration, program = traced(model, measurement.device, measurement.optimizer)
     if program.fingerprint != source.get("fingerprint"):
         return "the model has changed"
     return other_card(graph, device_of(program.device).surroundings()) or graph

@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import click
 
 from ..graphs.files.files import save_graph
+from ..graphs.graph import Graph
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import InfeasibleError
 from .exits import Exit
 from .export_views import subject_of, write_view
+from .in_pieces import advise_pieces, of_shares, solve_in_pieces
 from .measured_before import graph_measured_before
 from .options import chosen_machine, output_options
 from .phases import Phases
 from .printing.figures import made_rows
 from .printing.output import Output, Row, labelled
 from .printing.output_files import destination_of, write_out
-from .profiling import Measurement, in_pieces, make_graph, measurement_options, within_of
+from .profiling import Measurement, in_pieces, make_graph, measurement_options, pieces_rows
 from .replay import open_schedule, validate_schedule
 from .report import PRICE_SECONDS, page_of
-from .solving import Search, refusal_document, search_options, solve_graph
+from .solving import Found, Search, refusal_document, search_options, solve_graph
 
 
 @click.command()
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
 @search_options
 @measurement_options
+@click.option("--split", is_flag=True, help="Run operations in pieces, so that --budget suffices for them.")
 @click.option(
-    "--split", is_flag=True, help="Run operations in pieces so that each needs at most half of --budget."
+    "--split-exact", is_flag=True, help="Like --split, only in pieces that came out bit by bit as the whole."
 )
 @click.option("--remeasure", is_flag=True, help="Measure the model even if an earlier graph of it is there.")
 @output_options
 def optimize(
-    model: str, search: Search, measurement: Measurement, split: bool, remeasure: bool, output: Output
+    model: str,
+    search: Search,
+    measurement: Measurement,
+    split: bool,
+    split_exact: bool,
+    remeasure: bool,
+    output: Output,
 ) -> None:
     """Plan MODEL.py within a memory budget: profile, solve and report in one.
 
@@ -49,13 +57,15 @@ def optimize(
     plan optimize model.py --budget 12GB --device cuda
     plan optimize model.py --budget 60% --optimizer adamw
     plan optimize model.py --budget 30% --split
+    plan optimize model.py --budget 60% --split-exact
     plan optimize model.py --gpu rtx3060
     """
     if search.budget is None and search.machine_path is None and measurement.preset is None:
         raise click.UsageError("give a --budget, like 12GB or 60%, or a GPU to estimate for, --gpu NAME")
-    if split and search.budget is None:
+    if (split or split_exact) and search.budget is None:
         raise click.UsageError("--split needs a --budget, like 12GB or 60%: for it operations run in pieces")
-    measurement = in_pieces(measurement, search.budget if split else None)
+    asked = (search.budget if flag else None for flag in (split, split_exact))
+    measurement = in_pieces(measurement, *asked)
     graph_to = destination_of(None, model, ".graph.json")
     schedule_to = destination_of(None, model, ".schedule.json")
     report_to = destination_of(None, model, ".report.html")
@@ -65,20 +75,40 @@ def optimize(
         graph = graph_measured_before(graph_to.path, model, measurement, output)
     measured_now = graph is None
     graph_line: list[Row] = [("graph", str(graph_to.path))]
-    if graph is None:
-        graph = make_graph(model, measurement, output)
+    phases = Phases()
+    given = chosen_machine(search.machine_path, output)
+
+    def save(graph: Graph) -> None:
+        nonlocal graph_line
         written = write_out(graph_to, partial(save_graph, graph))
         written.tell()
         graph_line = written.row("graph")
-    if split:  # a share is of the peak with whole operations
-        search = replace(search, budget=within_of(graph.source))
-    race, phases = Incumbent(), Phases()
-    machine = chosen_machine(search.machine_path, output) or graph.machine
-    try:
-        found = solve_graph(
-            graph, graph_to.path, search=search, machine=machine, race=race, phases=phases, output=output
+
+    def solve(graph: Graph, peak: int | None) -> Found:
+        return solve_graph(
+            graph,
+            graph_to.path,
+            search=search,
+            machine=given or graph.machine,
+            race=Incumbent(),
+            phases=phases,
+            output=output,
+            peak=peak,
         )
+
+    try:
+        if graph is not None:
+            found = solve(graph, of_shares(graph.source))
+        elif measurement.within is not None:
+            graph, found = solve_in_pieces(model, measurement, search, solve, output)
+            save(graph)
+        else:
+            graph = make_graph(model, measurement, output)
+            save(graph)
+            found = solve(graph, None)
     except InfeasibleError as error:
+        if graph is not None and measurement.whole:
+            advise_pieces(error, graph, model, measurement, search)
         output.document(refusal_document(error))
         raise
     schedule = write_out(schedule_to, found.save)
@@ -98,6 +128,7 @@ def optimize(
         labelled(
             [
                 *made_rows(graph)[:1],
+                *pieces_rows(graph.source),
                 *found.rows(),
                 *graph_line,
                 *schedule.row("schedule"),

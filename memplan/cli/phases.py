@@ -17,7 +17,7 @@ class Phases:
     """Clock of a command's phases. seconds: of each phase, by its name, in order."""
 
     def __init__(self) -> None:
-        self._begin = monotonic()
+        self._begin, self._latest = monotonic(), dict[str, float]()
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -26,12 +26,14 @@ class Phases:
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + monotonic() - begin
+            self._latest[name] = monotonic() - begin
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._latest[name]
 
     def divide(self, name: str, first: float, rest: str) -> None:
-        """Split a phase: its first `first` seconds keep the name, the rest is another phase."""
-        self.seconds[rest] = max(0.0, self.seconds[name] - first)
-        self.seconds[name] = first
+        """Split the latest phase of a name: its first seconds keep the name, the rest is another phase."""
+        over = max(0.0, self._latest[name] - first)
+        self.seconds[rest] = self.seconds.get(rest, 0.0) + over
+        self.seconds[name] -= over
 
     def tell(self, limit: float | None, output: Output) -> None:
         if (line := self.line(limit)) is not None:

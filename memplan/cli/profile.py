@@ -27,9 +27,21 @@ from .profiling import Measurement, in_pieces, make_graph, measurement_options, 
     help="Budget, like 12GB or 60%, for which operations run in pieces, each within half of it.  [default: "
     "operations are whole]",
 )
+@click.option(
+    "--split-exact",
+    metavar="SIZE",
+    callback=budget_argument,
+    help="Budget as of --split, for pieces that came out bit by bit as the whole.  [default: operations are "
+    "whole]",
+)
 @output_options
 def profile(
-    model: str, destination: Path | None, measurement: Measurement, split: Budget | None, output: Output
+    model: str,
+    destination: Path | None,
+    measurement: Measurement,
+    split: Budget | None,
+    split_exact: Budget | None,
+    output: Output,
 ) -> None:
     """Trace MODEL.py and measure its operations: makes a graph.
 
@@ -39,14 +51,14 @@ def profile(
     the model, for the GPU of --gpu, which need not be here. --optimizer adds its states and the updates of
     the weights, which can also run on the CPU. --compile fuses operations: results differ from eager by
     rounding, their error against float64 is at most 4 times eager's own. So does --split, which runs large
-    operations in pieces.
+    operations in pieces; --split-exact keeps eager's bits.
 
     \b
     plan profile model.py -o graph.yaml --device cuda
     plan profile model.py --gpu rtx3060 --optimizer adamw -o graph.yaml
     """
     to = destination_of(destination, model, ".graph.json")
-    graph = make_graph(model, in_pieces(measurement, split), output)
+    graph = make_graph(model, in_pieces(measurement, split, split_exact), output)
     written = write_out(to, partial(save_graph, graph))
     output.result(
         {**made_document(graph), "graph": written.name},

@@ -13,7 +13,7 @@ from ..graphs.graph import Graph
 from ..graphs.machines.presets import Preset, described_preset
 from ..graphs.units import duration
 from ..planner.baseline import baseline
-from ..planner.budget import Budget, parse_budget, spelled
+from ..planner.budget import Budget, spelled
 from .gpu_options import host_options
 from .known_names import completing, machines
 from .models import model_code
@@ -22,6 +22,7 @@ from .options import device_option
 from .printing.output import Output, Row
 
 if TYPE_CHECKING:
+    from ..profiling.profile.profile import Profile
     from ..updates.choice import OptimizerChoice
 
 
@@ -32,6 +33,7 @@ class Measurement:
     preset: the GPU to estimate for; None to measure on `device`.
     compiling: whether operations are fused.
     within: budget for which operations run in pieces; None for whole ones.
+    exact: only in pieces that have the bits of the whole.
     """
 
     device: str
@@ -39,6 +41,12 @@ class Measurement:
     compiling: bool
     optimizer: OptimizerChoice | None
     within: Budget | None = None
+    exact: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether operations are measured as they are, so that they could be in pieces too."""
+        return self.within is None and self.preset is None and not self.compiling
 
 
 def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -94,18 +102,25 @@ def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
-def in_pieces(measurement: Measurement, budget: Budget | None) -> Measurement:
-    """Return the choices with operations in pieces for a budget, None for whole ones. Raises UsageError."""
+def in_pieces(measurement: Measurement, split: Budget | None, split_exact: Budget | None) -> Measurement:
+    """Return the choices with operations in pieces for a budget, None for whole ones. Raises UsageError.
+
+    split_exact: only in pieces that have the bits of the whole.
+    """
+    if split is not None and split_exact is not None:
+        raise click.UsageError("--split and --split-exact are two ways to run operations in pieces: give one")
+    budget = split or split_exact
     if budget is not None and measurement.compiling:
         raise click.UsageError("--split and --compile are not measured together: give one")
     if budget is not None and measurement.preset is not None:
         raise click.UsageError("--split measures pieces, and --gpu measures nothing: give one")
-    return replace(measurement, within=budget)
+    return replace(measurement, within=budget, exact=split_exact is not None)
 
 
-def within_of(source: Any) -> Budget:
-    """Return the budget, in bytes, for which a graph's operations run in pieces."""
-    return parse_budget(f"{source['within']['bytes']}B")
+def asked_exactly(source: Any) -> bool:
+    """Tell whether a graph was asked for with pieces that have the bits of the whole."""
+    found = source.get("within")
+    return isinstance(found, dict) and found.get("exact") is True  # pyright: ignore
 
 
 def asked_within(source: Any) -> str | None:
@@ -123,8 +138,6 @@ def make_graph(model: str, measurement: Measurement, output: Output) -> Graph:
 
 
 def _measured(model: str, measurement: Measurement, output: Output) -> Graph:
-    from ..profiling.compare.cost import below_baseline
-    from ..profiling.compare.verdict import warning
     from ..profiling.profile.profile import profile as measure
 
     with model_code(model, measurement.device), output.progress("profiling") as progress:
@@ -135,13 +148,32 @@ def _measured(model: str, measurement: Measurement, output: Output) -> Graph:
             measurement.optimizer,
             compiling=measurement.compiling,
             within=measurement.within,
+            exact=measurement.exact,
         )
+    _warn(graph, output)
+    return graph
+
+
+def profile_of(model: str, measurement: Measurement, output: Output) -> Profile:
+    """Trace a model file and measure its operations as a whole. Raises MemplanError, one line."""
+    from ..profiling.profile.profile import profiled
+
+    with model_code(model, measurement.device), output.progress("profiling") as progress:
+        found = profiled(model, measurement.device, progress, measurement.optimizer)
+    _warn(found.graph, output)
+    return found
+
+
+def _warn(graph: Graph, output: Output) -> None:
+    """Print what makes the graph's figures doubtful."""
+    from ..profiling.compare.cost import below_baseline
+    from ..profiling.compare.verdict import warning
+
     eager: Any = graph.source["eager"]
     measured: Any = graph.source["measured"]
     for line in (warning(eager), below_baseline(eager, baseline(graph).peak), measured.get("doubt")):
         if line is not None:
             output.note(f"warning: {line}")
-    return graph
 
 
 def _estimated(model: str, preset: Preset, optimizer: OptimizerChoice | None, output: Output) -> Graph:
@@ -153,6 +185,19 @@ def _estimated(model: str, preset: Preset, optimizer: OptimizerChoice | None, ou
     for line in estimated.get("notes", ()):
         output.note(f"warning: {line}")
     return graph
+
+
+def pieces_rows(source: Any) -> list[Row]:
+    """Return the row on what runs in pieces; none for a graph that was not asked for with pieces."""
+    if (regions := source.get("split")) is not None:
+        exact = "bit by bit as the whole"
+        if "accuracy" in source:
+            exact = f"error {source['accuracy']:.2f} of eager's own"
+        count = sum(len(region["operations"]) for region in regions.values())
+        return [("in pieces", f"{count} operations in {len(regions)}, {exact}")]
+    if (asked := asked_within(source)) is not None:
+        return [("in pieces", f"none: for {asked} it is of no use, or what needs most does not split")]
+    return []
 
 
 def source_rows(source: Any) -> list[Row]:
@@ -168,14 +213,7 @@ def source_rows(source: Any) -> list[Row]:
     if (groups := source.get("compiled")) is not None:
         exact = f"error {source['accuracy']:.2f} of eager's own"
         rows.append(("compiled", f"{sum(map(len, groups.values()))} operations in {len(groups)}, {exact}"))
-    if (regions := source.get("split")) is not None:
-        exact = f"error {source['accuracy']:.2f} of eager's own"
-        count = sum(len(region["operations"]) for region in regions.values())
-        rows.append(("in pieces", f"{count} operations in {len(regions)}, {exact}"))
-    elif (asked := asked_within(source)) is not None:
-        rows.append(
-            ("in pieces", f"none: what needs more than half of {asked} does not split, if anything does")
-        )
+    rows += pieces_rows(source)
     if estimated := source.get("estimate"):
         rows.append(("estimated", f"for {estimated['gpu']}, by the roofline ({estimated['data']})"))
     if eager := source.get("eager"):

@@ -168,6 +168,7 @@ class Found:
     """A validated solution and what it was asked for.
 
     budget: as it was asked for.
+    peak: bytes of which a share is.
     free: bytes of it that --reserve leaves free.
     """
 
@@ -176,6 +177,7 @@ class Found:
     solution: ValidatedSolution
     report: Report
     budget: Budget
+    peak: int
     free: int
 
     def save(self, path: Path) -> None:
@@ -213,8 +215,8 @@ class Found:
     def rows(self) -> Iterator[Row]:
         """Yield the rows for people, but the graph's and the file's."""
         graph, machine, within = self.problem.graph, self.problem.machine, self.problem.budget
-        solution, baseline_peak = self.solution, self.report.baseline.peak
-        yield "budget", self.budget.echo(baseline_peak, graph.resident_bytes)
+        solution = self.solution
+        yield "budget", self.budget.echo(self.peak, graph.resident_bytes)
         if self.free:
             yield "reserve", f"{spelled(self.free)}, {spelled(within)} are left"
         if self.search.allow is not None:
@@ -247,12 +249,15 @@ def solve_graph(
     race: Incumbent,
     phases: Phases,
     output: Output,
+    *,
+    peak: int | None = None,
 ) -> Found:
     """Solve a graph, and show the progress.
 
     name: the file of the graph, for errors.
     machine: the graph's, or that of --machine.
     race: receives schedules and bounds as they are found.
+    peak: bytes of which a share is as budget; None for the baseline's of this graph.
 
     Raises InputError, NotAcceptedError, InfeasibleError.
     """
@@ -261,10 +266,11 @@ def solve_graph(
     budget = search.budget
     if budget is not None:
         budget.check_meant(least_memory(graph))
-    wanted = _within(machine, budget, reference.peak, graph.resident_bytes, output)
+    peak = reference.peak if peak is None else peak
+    wanted = _within(machine, budget, peak, graph.resident_bytes, output)
     if wanted is None:
         raise InputError(f"{name} names no device capacity: give a --budget, like 12GB or 60%")
-    whole = wanted.bytes_of(reference.peak, graph.resident_bytes)
+    whole = wanted.bytes_of(peak, graph.resident_bytes)
     if search.reserve is None:
         free = 0 if wanted.size is None else int(graph.source.get("constant", 0))
     else:
@@ -287,15 +293,14 @@ def solve_graph(
         for line in refusal.notes:
             output.note(line)
         phases.tell(search.time_limit, output)
-        raise _answered(
-            refusal, problem, search=search, budget=wanted, peak=reference.peak, free=free
-        ) from None
+        raise _answered(refusal, problem, search=search, budget=wanted, peak=peak, free=free) from None
     return Found(
         search=search,
         problem=problem,
         solution=solution,
         report=Report(solution.figures, reference, solution.lower_bound),
         budget=wanted,
+        peak=peak,
         free=free,
     )
 
@@ -305,7 +310,7 @@ def _answered(
 ) -> InfeasibleError:
     """Return the error in the terms of the command's budget, with the command to try next if one suffices.
 
-    peak: of the baseline. free: bytes of the budget that are left free.
+    peak: of which shares are. free: bytes of the budget that are left free.
     """
     keep_for_retry(search.solver, problem, refusal, _refused_folder())
     error = refusal.with_extra_bytes(free)
@@ -313,7 +318,8 @@ def _answered(
         error.state_shares(peak)
     suffices = refusal.schedule is not None and not _in_arena(problem.graph, search)
     if suffices and (line := command_within(error.percent or f"{error.smallest}B")):
-        cheap = "the measured graph is kept, so only the solver runs; " if " optimize " in line else ""
+        kept = " optimize " in line and "within" not in problem.graph.source
+        cheap = "the measured graph is kept, so only the solver runs; " if kept else ""
         error.advise(f"{cheap}try: {line}")
     return error
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,45 @@ def test_a_plan_in_pieces_runs_at_a_third(model: str) -> None:
     assert ran["measured"]["peak"] == found["peak"]
 
 
+def test_exact_pieces_run_with_eagers_bits(model: str) -> None:
+    search = ("--budget", "70%", "--time-limit", "2", "--solver", "auto")
+    said = call("optimize", model, *search, "--split-exact").stdout
+    assert "bit by bit as the whole" in said
+    source = json.loads(Path("words.graph.json").read_text())["source"]
+    assert source["exact"] is True
+    ran = call("run", "words.schedule.json", "--model", model).stdout
+    assert "tensors bitwise equal to eager" in ran
+    again = call("optimize", model, *search, "--split-exact").stderr
+    assert "measured before" in again
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize("words", [("--budget", "35%"), ("--budget", "35%", "--split-exact")])
+def test_the_command_that_a_refusal_names_works(
+    model: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["optimize", model, *words, "--time-limit", "2"]
+    monkeypatch.setattr(sys, "argv", ["plan", *asked])
+    refusal = call(*asked, status=3).stderr
+    found = re.search(r"less suffices with --split from about .* \((\d+)%\): plan (.*--split)", refusal)
+    assert found is not None
+    assert int(found[1]) < 35
+    assert "in pieces" in call(*found[2].split()).stdout
+
+
+@pytest.mark.scripts
+def test_a_refusal_of_pieces_is_a_share_of_the_whole_peak(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["optimize", model, "--budget", "5%", "--split", "--time-limit", "2"]
+    monkeypatch.setattr(sys, "argv", ["plan", *asked])
+    refusal = call(*asked, status=3).stderr
+    found = re.search(r"(\d+)% of the baseline's peak .*; try: plan (.*)", refusal)
+    assert found is not None
+    assert int(found[1]) < 35
+    call(*found[2].split())
+
+
 def test_it_is_measured_anew_for_another_budget(model: str) -> None:
     search = ("--time-limit", "1", "--solver", "auto", "--split")
     call("optimize", model, "--budget", "60%", *search)
@@ -69,6 +110,8 @@ def test_it_is_measured_anew_for_another_budget(model: str) -> None:
         ),
         (("profile", "--split", "lots"), "lots"),
         (("optimize", "--split", "--gpu", "a100"), "--split needs a --budget"),
+        (("optimize", "--split", "--split-exact", "--budget", "40%"), "give one"),
+        (("profile", "--split", "40%", "--split-exact", "40%"), "give one"),
     ],
 )
 def test_what_does_not_go_with_it(model: str, words: tuple[str, ...], line: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from ...devices.device.choice import check_device, device_of
 from ...devices.measuring.live_bytes import check_profiler
 from ...devices.measuring.measure import Measurement
 from ...graphs.graph import Graph
-from ...model.file import load_model_file
-from ...model.iteration import on_device
+from ...model.file import ModelFile, load_model_file
+from ...model.iteration import Iteration, on_device
 from ...planner.baseline import baseline
 from ...planner.budget import Budget
 from ...program.graph import Cost, graph_of
@@ -31,10 +31,36 @@ from ..compare.accuracy import accuracy
 from ..compare.verdict import verdict
 from ..fusion.choice import COMPILED, chosen
 from ..splitting.choice import Choice
-from ..splitting.split import SPLIT
+from ..splitting.exact import Exactness
+from ..splitting.split import Split
 from .against_eager import Check, check_against_eager, doubt_line
 from .pieces import measured_pieces
 from .rounds import Progress, Rounds, uncertainty
+
+
+class Profile(NamedTuple):
+    """A profiled iteration: its program, the costs of its operations in order, and the graph of them."""
+
+    iteration: Iteration
+    program: Program
+    measurements: list[Measurement]
+    graph: Graph
+
+    def exactness(self) -> Exactness:
+        """Return what tells which regions in pieces have the bits of the whole."""
+        return Exactness(self.program, residents(self.program, self.iteration))
+
+    def in_pieces(self, found: Split, measurements: Sequence[Measurement], *, exact: bool) -> Graph:
+        """Return the graph of the program with regions in pieces.
+
+        exact: they have the bits of the whole, so their accuracy needs no iteration.
+        """
+        graph = graph_from(found.program, measurements, name=self.graph.name)
+        source = {**graph.source, **self.graph.source, **found.source(exact=exact)}
+        if not exact:
+            kernels = found.kernels
+            source["accuracy"] = accuracy(self.iteration, self.program, found.program, kernels).ratio
+        return replace(graph, source=source)
 
 
 def profile(
@@ -45,24 +71,64 @@ def profile(
     *,
     compiling: bool = False,
     within: Budget | None = None,
+    exact: bool = False,
 ) -> Graph:
-    """Profile the iteration that a model file, `path[:entry]`, builds, as a graph.
+    """Profile the iteration that a model file, `path[:entry]`, builds, as a graph: see `profiled`.
+
+    within: operations run in pieces so that none needs more than half of this budget, as far as they split;
+        `source.split` says which.
+    exact: only in pieces that have the bits of the whole.
+    """
+    whole = profiled(model, device, progress, optimizer, compiling=compiling)
+    graph = whole.graph
+    if within is None:
+        return graph
+    peak = baseline(graph).peak
+    room = max(0, within.bytes_of(peak, graph.resident_bytes) - graph.resident_bytes)
+    choice = Choice(whole.program, whole.measurements, whole.exactness() if exact else None)
+    found = choice.within(room // 2)  # the other half is for what waits
+    if found is not None:
+        tensors = residents(whole.program, whole.iteration)
+        of_pieces = measured_pieces(whole.program, whole.measurements, found, tensors)
+        graph = whole.in_pieces(found, of_pieces, exact=exact)
+    return made_within(graph, within, peak, exact=exact)
+
+
+def made_within(graph: Graph, budget: Budget, peak: int, *, exact: bool) -> Graph:
+    """Return the graph with the budget in its `source` for which its operations run in pieces.
+
+    peak: bytes of the baseline with whole operations, of which shares are.
+    """
+    asked = {
+        "budget": budget.text,
+        "bytes": budget.bytes_of(peak, graph.resident_bytes),
+        "peak": peak,
+        "exact": exact,
+    }
+    return replace(graph, source={**graph.source, "within": asked})
+
+
+def profiled(
+    model: str,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    optimizer: OptimizerChoice | None = None,
+    *,
+    compiling: bool = False,
+) -> Profile:
+    """Profile the iteration that a model file, `path[:entry]`, builds.
 
     Raises MemplanError, one line.
 
     optimizer: the updates of its weights; without one the gradients are the result.
     compiling: operations are fused by Inductor if that is faster; `source.compiled` says which, see
         docs/formats.md.
-    within: operations run in pieces so that none needs more than half of this budget, as far as they split;
-        `source.split` says which.
 
     `source` says where the graph comes from, how good the times are (`measured`, see `quality`) and whether
     the traced iteration equals eager PyTorch's (`eager`, see `verdict`).
     """
-    check_device(device)
     file = load_model_file(model)
-    iteration = updated(on_device(file.build(), device), optimizer)
-    program = trace_real_layouts(iteration)
+    iteration, program = _traced(file, device, optimizer)
     rounds = measured_in_rounds(program, residents(program, iteration), progress, ran=True)
     clock = device_of(program.device).clock_rate()  # while the device is warm
     eager = verdict(iteration, program, graph_from(program, rounds.measurements()))
@@ -90,17 +156,18 @@ def profile(
         exact = accuracy(iteration, program, found.program, found.kernels)
         graph = graph_from(found.program, found.measured, name=file.name)
         source |= {COMPILED: found.groups, "accuracy": exact.ratio}
-    if within is not None:
-        size = within.bytes_of(baseline(graph).peak, graph.resident_bytes)
-        room = max(0, size - graph.resident_bytes)
-        found = Choice(program, measured).within(room // 2)  # the other half is for what waits
-        if found is not None:
-            of_pieces = measured_pieces(program, measured, found, residents(program, iteration))
-            exact = accuracy(iteration, program, found.program, found.kernels)
-            graph = graph_from(found.program, of_pieces, name=file.name)
-            source |= {SPLIT: found.document(), "accuracy": exact.ratio}
-        source["within"] = {"budget": within.text, "bytes": size}
-    return replace(graph, source={**graph.source, **source})
+    return Profile(iteration, program, measured, replace(graph, source={**graph.source, **source}))
+
+
+def traced(model: str, device: str, optimizer: OptimizerChoice | None) -> tuple[Iteration, Program]:
+    """Build the iteration of a model file and trace it: see `profiled`."""
+    return _traced(load_model_file(model), device, optimizer)
+
+
+def _traced(file: ModelFile, device: str, optimizer: OptimizerChoice | None) -> tuple[Iteration, Program]:
+    check_device(device)
+    iteration = updated(on_device(file.build(), device), optimizer)
+    return iteration, trace_real_layouts(iteration)
 
 
 def measure_program(

@@ -7,7 +7,7 @@ program ──▶ times, bytes ──▶ graph ──▶ the bytes that a plan m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -26,10 +26,10 @@ from ...profiling.compare.compiled import Compiled
 from ...profiling.fusion.choice import COMPILED, chosen
 from ...profiling.profile.profile import graph_from
 from ...profiling.splitting.exact import Exactness
-from ...profiling.splitting.split import EXACT
+from ...profiling.splitting.split import EXACT, Split
 from ...program.program import Program
 from ...solvers.incumbent import Incumbent, gap
-from ...solvers.problem import InfeasibleError, NotAcceptedError, Problem, Status
+from ...solvers.problem import InfeasibleError, Problem, Status
 from ...solvers.registry.kept import keep_for_retry, kept_schedule
 from ...solvers.registry.run import solve_or_unpin as solve
 from ...torch_support.unsupported import warn_user
@@ -41,7 +41,7 @@ from .infeasible import ABOUT, explain, name_smallest
 from .loop_memory import LoopMemory, StepInfeasibleError
 from .old_gradients import machine_for, may_pay, pays
 from .plan_cache import Plan
-from .splits import smallest_in_pieces, split_programs
+from .splits import fastest, smallest_in_pieces, split_programs
 from .training_log import TrainingLog
 
 _log = logging.getLogger(__name__)
@@ -63,12 +63,6 @@ IMPROVED_PATIENCE = 10.0
 
 REFUSED = "refused"
 """Folder in that of the plan cache: schedules of budgets that refusals name."""
-
-NOTHING_TO_GAIN = 1.005
-"""Time of a plan, over that of its operations, up to which pieces or more of them can't make it faster."""
-
-WORTH_ROUNDING = 1.03
-"""How much faster a plan with pieces must be than one with eager PyTorch's bits."""
 
 IMPROVED_MEASURING = 5.0
 """Seconds of measuring after the first round, if iterations that drift are timed anew while they train."""
@@ -233,52 +227,26 @@ class BudgetedPlanner:
             return made
 
     def _fastest_split(self, plan: Plan, iteration: Iteration, measured: Measured, budget: int) -> Plan:
-        """Return the fastest plan with or without regions in pieces. Raises InfeasibleError.
+        """Return the fastest plan with or without regions in pieces. Raises InfeasibleError."""
+        program, measurements, whole = measured
+        exact = self._exactness(program, iteration)
+        is_exact = exact is not None
 
-        More pieces take longer, and leave more room to what else a plan keeps: they are tried as long as that
-        makes it faster.
-        """
-        best: tuple[float, Plan] | None = None
-        refusal: InfeasibleError | None = None
+        def in_pieces() -> Iterator[tuple[Graph, Split]]:
+            room, tensors = budget - whole.resident_bytes, residents(program, iteration)
+            for found, costs in split_programs(program, measurements, tensors, room, exact):
+                yield graph_from(found.program, costs, source=found.source(exact=is_exact)), found
 
-        def add(plan: Plan) -> bool:
-            """Solve a plan, and tell whether one with more pieces may be faster."""
-            nonlocal best, refusal
-            try:
-                made = self._solved(plan, iteration, budget)
-            except InfeasibleError as error:
-                if refusal is None or (error.smallest or inf) <= (refusal.smallest or inf):
-                    refusal = error
-                return True
-            except NotAcceptedError:
-                if plan.compiled is None:
-                    raise
-                return True  # a solver of chains may not take a graph with regions
+        def solve(graph: Graph, split: Split | None) -> tuple[float, Plan]:
+            asked = plan
+            if split is not None:
+                compiled = Compiled(program, split.kernels, is_exact)
+                asked = self._unsolved(split.program, graph, budget)._replace(compiled=compiled)
+            made = self._solved(asked, iteration, budget)
             machine = self.machine_of(made)
-            time = simulate(made.graph, made.schedule, machine=machine).figures.time
-            time *= WORTH_ROUNDING if made.rounds else 1.0
-            if best is None or time < best[0]:
-                best = (time, made)
-                return time > NOTHING_TO_GAIN * made.graph.operations.time.sum()
-            return False
+            return simulate(made.graph, made.schedule, machine=machine).figures.time, made
 
-        if not add(plan):
-            assert best is not None
-            return best[1]
-        tensors = residents(measured.program, iteration)
-        room = budget - plan.graph.resident_bytes
-        exact = self._exactness(measured.program, iteration)
-        for found, measurements in split_programs(measured, tensors, room, exact):
-            graph = graph_from(found.program, measurements, source=found.source(exact=exact is not None))
-            if best is not None and graph.operations.time.sum() >= best[0]:
-                break  # more pieces take longer, even with nothing recomputed
-            compiled = Compiled(measured.program, found.kernels, exact is not None)
-            if not add(self._unsolved(found.program, graph, budget)._replace(compiled=compiled)):
-                break
-        if best is None:
-            assert refusal is not None
-            raise refusal
-        return best[1]
+        return fastest(whole, in_pieces(), solve, exact=is_exact)
 
     def _first_budget(self, graph: Graph, program: Program, iteration: Iteration) -> int:
         """Return the bytes that the iteration may take.

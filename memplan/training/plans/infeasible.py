@@ -152,6 +152,16 @@ def _in_pieces(graph: Graph, program: Program, iteration: Iteration, options: Op
     return smallest_in_pieces(program, graph)
 
 
+def smallest_split(program: Program, problem: Problem, solver: str) -> int | None:
+    """Return about the smallest budget in bytes with operations in pieces; None if none splits.
+
+    problem: of the graph of the program.
+    """
+    graph = smallest_in_pieces(program, problem.graph)
+    found = None if graph is None else _smallest(graph, problem.machine, problem, solver)
+    return None if found is None else ceil(ABOUT * found[0])
+
+
 def _has_host(graph: Graph, problem: Problem, iteration: Iteration) -> bool:
     """Tell whether tensors of this loop could be offloaded: a CPU has no memory below its own."""
     return graph.source.get("device") != "cpu" and problem.allows("offload") and iteration.processes is None

@@ -172,7 +172,7 @@ class Choice:
                 cuts = [cut for region in way if (cut := self._fewest(region, goal)) is not None]
                 if len(cuts) == len(way):
                     yield way, cuts
-                for pieces in _counts(way[0]) if self.exact is not None else ():
+                for pieces in counts(way[0]) if self.exact is not None else ():
                     if all(region.rows_of_piece(pieces) is not None for region in way):
                         yield way, [Cut(region, pieces) for region in way]
 

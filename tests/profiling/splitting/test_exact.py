@@ -43,7 +43,7 @@ def test_no_number_is_added_up_over_exact_pieces() -> None:
     found = choice(one).within(1)
     assert found is not None
     for cut in found.cuts.values():
-        for call in cut.region.calls():
+        for call in cut.region.calls:
             parts = cut.region.patterns[next(v for v in call.outputs if v is not None)].outputs
             assert SUM not in parts
     remade = split_as_in(found.document(), one.program, exact=True)

@@ -29,6 +29,7 @@ COMMANDS = {
     "profile": "Trace a PyTorch model and measure its operations: makes a graph.",
     "solve": "Find a fast schedule of a graph within a memory budget.",
     "check": "Replay a schedule by the rules and report its figures.",
+    "verify": "Prove what is claimed for a schedule: rules, peak, time, lower bounds.",
     "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
     "report": "Write a schedule as one page for a browser.",
     "run": "Run a schedule and eager PyTorch: time, memory, results.",

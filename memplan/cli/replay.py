@@ -70,6 +70,7 @@ class Held:
             replay.figures,
             self.baseline_figures,
             recorded if holds else time_bound(runnable(self.graph, self.machine)),
+            str(self.file.solver.get("bound_by", "")) if holds else "",
         )
 
 
@@ -95,12 +96,12 @@ def open_schedule(
     Raises InputError, and MismatchError if the schedule was made for another graph.
     """
     if graph_path is None:
-        document = _schedule_document(schedule_path)
+        document = read_schedule_document(schedule_path)
         graph_path, graph = find_graph(schedule_path, document)
         output.note(f"graph: {graph_path}")
         file = schedule_from_document(document, graph, str(schedule_path))
     else:
-        _schedule_document(schedule_path)  # a file of another kind is refused before the graph is read
+        read_schedule_document(schedule_path)  # a file of another kind is refused before the graph is read
         graph = load_graph(graph_path)
         file = schedule_of_graph(schedule_path, graph, graph_path)
     baseline_figures = baseline(graph)
@@ -143,7 +144,7 @@ def is_graph(path: Path) -> bool:
 
 def schedule_of_graph(schedule_path: Path, graph: Graph, graph_path: Path) -> ScheduleFile:
     """Read a schedule of this graph. Raises InputError, and MismatchError if it is of another graph."""
-    document = _schedule_document(schedule_path)
+    document = read_schedule_document(schedule_path)
     _check_graph(document, schedule_path, graph, graph_path)
     return schedule_from_document(document, graph, str(schedule_path))
 
@@ -178,7 +179,7 @@ def validate_schedule(held: Held, path: Path) -> Replay:
         raise CheckFailedError(f"{path}: {error}") from error
 
 
-def _schedule_document(path: Path) -> object:
+def read_schedule_document(path: Path) -> object:
     """Read a schedule's file. Raises InputError if it is of another kind, before the graph is looked for."""
     document = read_document(path)
     try:

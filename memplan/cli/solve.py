@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from ..graphs.files.documents import write_document
 from ..graphs.files.files import load_graph
+from ..solvers.bounds.certificate import check_certifiable
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import InfeasibleError
 from .exits import Exit
@@ -15,7 +17,7 @@ from .parameter_types import DOCUMENT
 from .phases import Phases
 from .printing.figures import graph_row
 from .printing.output import Output, labelled
-from .printing.output_files import check_spared, destination_of, write_out
+from .printing.output_files import Written, check_spared, destination_of, write_out
 from .printing.race_log import write_csv
 from .solving import Search, refusal_document, search_options, solve_graph
 
@@ -32,9 +34,20 @@ from .solving import Search, refusal_document, search_options, solve_graph
     metavar="FILE.csv",
     help="File for the search: when which schedule and bound was found, and by what.  [default: none]",
 )
+@click.option(
+    "--certificate",
+    "certificate_path",
+    type=DOCUMENT,
+    help="File for what proves the schedule's claims, for `plan verify`.  [default: none]",
+)
 @output_options
 def solve(
-    graph: Path, search: Search, destination: Path | None, log_path: Path | None, output: Output
+    graph: Path,
+    search: Search,
+    destination: Path | None,
+    log_path: Path | None,
+    certificate_path: Path | None,
+    output: Output,
 ) -> None:
     """Find a fast schedule of GRAPH within a memory budget.
 
@@ -50,6 +63,8 @@ def solve(
     with phases.of("reading the graph"):
         loaded = load_graph(graph)
     check_spared(to, graph, search.machine_path)
+    if certificate_path is not None:
+        check_certifiable(loaded)
     machine = chosen_machine(search.machine_path, output) or loaded.machine
     try:
         found = solve_graph(
@@ -61,14 +76,21 @@ def solve(
         raise
     with phases.of("writing the schedule"):
         written = write_out(to, found.save)
+    proven = Written()
+    if certificate_path is not None:
+        with phases.of("writing the certificate"):
+            certificate = found.certificate()
+            proven = write_out(certificate_path, lambda path: write_document(certificate, path))
     logged = write_out(log_path, lambda path: write_csv(path, race.history))
+    rows = [*found.rows(), *written.row("schedule"), *proven.row("certificate")]
     output.result(
-        {**found.document(), "schedule": written.name},
-        labelled([graph_row(loaded), *found.rows(), *written.row("schedule")]),
+        {**found.document(), "schedule": written.name, "certificate": proven.name},
+        labelled([graph_row(loaded), *rows]),
     )
     for line in found.solution.notes:
         output.note(line)
     written.tell()
+    proven.tell()
     logged.tell()
     phases.tell(search.time_limit, output)
     if found.solution.interrupted:

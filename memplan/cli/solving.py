@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ..graphs.errors import InputError
+from ..graphs.files.documents import write_document
 from ..graphs.folders.cache import user_cache
 from ..graphs.folders.private import PrivateFolder
 from ..graphs.graph import Graph
@@ -21,9 +22,10 @@ from ..planner.baseline import baseline
 from ..planner.bounds import least_memory
 from ..planner.budget import Budget, device_budget, spelled
 from ..planner.report import Report
-from ..planner.schedule.file import save_schedule
+from ..planner.schedule.file import schedule_to_document
 from ..planner.schedule.schedule import Schedule
 from ..solvers.allowed import TECHNIQUES
+from ..solvers.bounds.certificate import certificate_of
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import (
     Bound,
@@ -182,9 +184,17 @@ class Found:
 
     def save(self, path: Path) -> None:
         """Write the schedule. Raises InputError."""
+        write_document(self.schedule_document(), path)
+
+    def certificate(self) -> Any:
+        """Return what proves the solution's claims. Raises InputError."""
+        seconds = self.search.bound_time
+        return certificate_of(self.problem, self.solution, self.schedule_document(), seconds)
+
+    def schedule_document(self) -> dict[str, Any]:
+        """Return the schedule as a plan-schedule/1."""
         solution = self.solution
-        save_schedule(
-            path,
+        return schedule_to_document(
             self.problem.graph,
             solution.schedule,
             budget=solution.budget,
@@ -238,6 +248,7 @@ class Found:
             "seconds": solution.seconds,
             "status": solution.status.value,
             **({"policy": solution.policy} if solution.policy else {}),
+            **({"bound_by": self.report.bound_by} if self.report.bound_by else {}),
         }
 
 
@@ -298,7 +309,7 @@ def solve_graph(
         search=search,
         problem=problem,
         solution=solution,
-        report=Report(solution.figures, reference, solution.lower_bound),
+        report=Report(solution.figures, reference, solution.lower_bound, solution.bounds[0].by),
         budget=wanted,
         peak=peak,
         free=free,
@@ -395,6 +406,7 @@ def _bound_row(bound: Bound, solution: ValidatedSolution) -> Row:
     scope += "" if bound.transfers else ", no transfers"
     scope += "" if bound.backward_again else ", backward once"
     scope += f", {bound.form}" if bound.form else ""
+    scope += f", by {bound.by}, not checked" if bound.by else ""
     ways = ["in another order"] if bound.order == "file" else []
     ways += [] if bound.backward_again else ["with backward repeated"]
     ways += ["in another form"] if bound.form else []
@@ -419,6 +431,7 @@ def _bound_document(bound: Bound, time: float) -> dict[str, Any]:
         "backward_again": bound.backward_again,
         "form": bound.form,
         "name": bound.name,
+        "by": bound.by,
         "seconds": bound.seconds if exists else None,
         "gap": gap if exists else None,
     }

@@ -30,11 +30,13 @@ class Report:
 
     figures: the schedule's. baseline: the baseline's, on a device of any size.
     lower_bound: seconds below which no schedule within the budget runs; None if none is known.
+    bound_by: the program whose word that is, which nothing checks; empty if it is memplan's arithmetic.
     """
 
     figures: Figures
     baseline: Figures
     lower_bound: float | None = None
+    bound_by: str = ""
 
     @property
     def overhead(self) -> float:

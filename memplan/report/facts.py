@@ -49,6 +49,7 @@ def facts(subject: Subject, bound_seconds: float = 0.0) -> Document:
         },
         "overhead": subject.report.overhead,
         "gap": subject.report.gap,
+        "bound_by": subject.report.bound_by,
         "above": subject.report.above,
         "limits": [
             memory_limit(subject, rows[Memory.DEVICE]),

@@ -91,6 +91,8 @@ class Options:
 
 
 OrderName = Literal["any", "file"]
+HIGHS = "HiGHS"
+"""The backend whose branch and bound is believed: its tree can't be checked."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Bound:
     transfers: it holds for schedules with transfers too.
     backward_again: it also holds for schedules that run a backward operation more than once.
     form: what else is required of the schedules for which it holds, in words; empty: nothing.
+    by: the program whose word it is, which nothing checks; empty: it rests on memplan's own arithmetic.
     """
 
     seconds: float
@@ -110,6 +113,7 @@ class Bound:
     transfers: bool = True
     backward_again: bool = True
     form: str = ""
+    by: str = ""
 
     @property
     def general(self) -> bool:

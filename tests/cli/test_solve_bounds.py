@@ -44,7 +44,7 @@ def test_bounds_for_any_order_and_for_the_files() -> None:
 def test_for_people() -> None:
     text = solve().stdout
     assert "(any order), gap" in text
-    assert "(traced order), gap" in text
+    assert "(traced order, by HiGHS, not checked), gap" in text
 
 
 def test_no_time_for_bounds() -> None:

@@ -19,12 +19,16 @@ from .output import Row
 
 
 def report_document(report: Report, budget: int | None) -> dict[str, Any]:
-    """Return `predicted` of plan-schedule/1 with the budget (bytes or null), the overhead and the gap."""
+    """Return `predicted` of plan-schedule/1 with the budget (bytes or null), the overhead and the gap.
+
+    bound_by: the program whose word the lower bound is; empty if it is memplan's own arithmetic.
+    """
     return {
         **report.predicted(),
         "budget": budget,
         "overhead": report.overhead,
         "gap": report.gap,
+        "bound_by": report.bound_by,
     }
 
 
@@ -53,7 +57,8 @@ def report_rows(
         if peak:
             yield f"{name} peak", spelled(peak)
     if report.lower_bound and report.gap is not None:  # one of 0 s proves nothing
-        yield "lower bound", f"{duration(report.lower_bound)} (any order), gap {report.gap:.1%}"
+        by = f", by {report.bound_by}, not checked" if report.bound_by else ""
+        yield "lower bound", f"{duration(report.lower_bound)} (any order{by}), gap {report.gap:.1%}"
     else:
         yield "lower bound", "none known"
 

@@ -9,6 +9,7 @@ from .fields import Row
 _KINDS = {
     "plan-graph": "a graph: `plan solve` makes a schedule of it",
     "plan-schedule": "a schedule: its graph is expected here",
+    "plan-certificate": "a certificate: `plan verify SCHEDULE --certificate` takes it",
 }
 """Formats without their version -> what such a file is, and what to do with it."""
 _BY_FIELD = {

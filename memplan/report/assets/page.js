@@ -17,7 +17,7 @@ function head() {
     ["time", seconds(figures.time), `baseline ${seconds(figures.baseline_time)}`],
     ["peak on the device", bytes(figures.peak), share],
     ["baseline peak", bytes(figures.baseline_peak), `saved ${bytes(figures.baseline_peak - figures.peak)}`],
-    ["lower bound", figures.lower_bound === null ? "none" : seconds(figures.lower_bound), data.gap === null ? "" : `gap ${percent(data.gap)}, any order`],
+    ["lower bound", figures.lower_bound === null ? "none" : seconds(figures.lower_bound), data.gap === null ? "" : `gap ${percent(data.gap)}, any order${data.bound_by ? `, by ${data.bound_by}, not checked` : ""}`],
   ];
   if (figures.arena) rows.push(["arena", bytes(figures.arena), "with the gaps between addresses"]);
   data.fates.forEach((word, fate) => {

@@ -1,4 +1,4 @@
 """Lower bounds: times that no schedule within the budget is faster than.
 
-Public modules: lower_bounds.
+Public modules: certificate, lower_bounds.
 """

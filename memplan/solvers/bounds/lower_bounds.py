@@ -40,8 +40,15 @@ from ..candidates import device_limit
 from ..clock import Clock
 from ..problem import Bound, OrderName, Problem
 from .offload.offload_bound import moves, offload_bound
-from .residency.residency import Residency, free_order_bound, residency_bound, rising_bound
+from .residency.residency import (
+    Residency,
+    free_order_bound,
+    residency_bound,
+    residency_of,
+    rising_bound,
+)
 from .residency.schedule import FIRST_SHARE, residency_schedule
+from .residency.search import ResidencyBoundSearch
 
 ALL_OPERATIONS = "time of all operations"
 
@@ -184,6 +191,21 @@ def proofs_of_none(problem: Problem, seconds: float) -> list[Bound]:
             break
         proofs.append(replace(bound, backward_again=retried))
     return proofs
+
+
+def known_residency(problem: Problem, order: OrderName, seconds: float, *, once: bool) -> Residency | None:
+    """Return a residency bound with its prices, one that is known, or one in fractions alone.
+
+    It is None if an operation has a variant that uses the host. seconds: the most to spend if none is known.
+    """
+    graph, limit = problem.graph, device_limit(problem)
+    if uses_host(graph):
+        return None
+    _spent, found = _known.get(graph, {}).get((limit, order, once), (0.0, None))
+    if found is None or not found.prices:
+        search = ResidencyBoundSearch(backward_once(graph) if once else graph, limit, order, seconds)
+        found = residency_of(search, order, whole=False)
+    return found
 
 
 def _once_counts(problem: Problem, found: Residency) -> bool:

@@ -338,7 +338,7 @@ def _bounds(
     general = (bound for bound in found if bound.general)
     best = max(general, key=lambda bound: bound.seconds, default=Bound(0.0, ALL_OPERATIONS, "any"))
     # Bounds are sorted by seconds, so the largest of each class of schedules is left.
-    largest = {replace(bound, seconds=0.0, name=""): bound for bound in found}.values()
+    largest = {replace(bound, seconds=0.0, name="", by=""): bound for bound in found}.values()
 
     def says_more(bound: Bound) -> bool:
         others = (other for other in largest if other is not bound and other.covers(bound))

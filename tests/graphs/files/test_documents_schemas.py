@@ -82,6 +82,20 @@ def test_files_and_output_of_the_whole_way(plan: Callable[..., Any]) -> None:
         assert fault(read_document(Path(f"{solver}.json")), "plan-schedule") is None
         assert fault(plan("check", f"{solver}.json"), "plan-output", "check") is None
         assert fault(plan("show", f"{solver}.json"), "plan-output", "show") is None
+    plan(
+        "solve",
+        "m.graph.json",
+        "--budget",
+        "100%",
+        "--solver",
+        "store-all",
+        "-o",
+        "a.json",
+        "--certificate",
+        "c.json",
+    )
+    proven = plan("verify", "a.json", "--certificate", "c.json")
+    assert fault(proven, "plan-output", "verify") is None
     compared = plan("compare", "store-all.json", "joint.json")
     assert fault(compared, "plan-output", "compare") is None
     planned = plan("optimize", "m.py", "--gpu", "rtx3060", "--solver", "store-all")

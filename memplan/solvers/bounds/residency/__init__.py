@@ -1,4 +1,4 @@
 """The residency program: bounds without transfers.
 
-Public modules: facts, max_flow, order, residency, schedule, search.
+Public modules: cuts, facts, max_flow, order, residency, schedule, search.
 """

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
@@ -42,7 +43,7 @@ from ....graphs.adjacency import Indices
 from ....graphs.arrays import Floats, Ints
 from ....graphs.outward import float_below
 from .facts import Facts
-from .max_flow import MOST_BITS, SINK, SOURCE, UNLIMITED, Arcs, arcs_between, minimum_cut
+from .max_flow import MOST_BITS, SINK, SOURCE, UNLIMITED, Arcs, arcs_between, maximum_flow, minimum_cut
 from .order import AFTER, BEFORE, OPEN, Moment
 
 LOWER = 1.0 - 2.0**-49
@@ -70,6 +71,7 @@ class CutPart(NamedTuple):
     tail, head: of each arc.
     size: bytes of the first arcs, whose capacity has the moment's price; that of the others is ∞.
     room: bytes available.
+    rows: of each arc what it says: a kind and two numbers, as in `Kind`; only if they were requested.
     """
 
     nodes: int
@@ -77,9 +79,23 @@ class CutPart(NamedTuple):
     head: Indices
     size: Ints
     room: int
+    rows: Indices | None = None
 
 
-def part_of(facts: Facts, moment: Moment, limit: int) -> CutPart:
+class Kind(IntEnum):
+    """What an arc says, in the graph's own terms."""
+
+    NOTHING = 0
+    NEEDS = 1
+    """a tensor, and its producer that is recomputed unless it is kept; -1: it can't"""
+    ASKS = 2
+    """an operation, and an input that it needs"""
+    LATE = 3
+    """two operations, of which the second follows the first"""
+
+
+def part_of(facts: Facts, moment: Moment, limit: int, labelled: bool = False) -> CutPart:
+    """Return the nodes and arcs of a moment. labelled: with `rows`."""
     pairs = facts.pairs
     reads, writes = pairs.reads, pairs.writes
     operations, tensors = len(pairs.once), len(pairs.sizes)
@@ -126,7 +142,22 @@ def part_of(facts: Facts, moment: Moment, limit: int) -> CutPart:
     heads = [keeps[kept], makes[several[:, 1]], needed[asked[:, 0]], 2 + reruns, makes[late[:, 1]]]
     room = limit - facts.least_bytes(moment.operation)
     tail, head = (np.concatenate(ends, dtype=np.int32) for ends in (tails, heads))
-    return CutPart(nodes - 2 - operations, tail, head, pairs.sizes[kept], room)
+    rows = None
+    if labelled:
+        producer = np.full(tensors, -1, np.int32)
+        producer[alone[:, 0]] = alone[:, 1]
+        says = np.where(counts > 1, Kind.NOTHING, Kind.NEEDS)
+        says[stuck] = Kind.NEEDS
+        nothing = np.zeros(len(reruns), np.int32)
+        ends = [
+            (says[kept], kept, producer[kept]),
+            (np.full(len(several), Kind.NEEDS), several[:, 0], several[:, 1]),
+            (np.full(len(asked), Kind.ASKS), asked[:, 1], asked[:, 0]),
+            (nothing, nothing, nothing),
+            (np.full(len(late), Kind.LATE), late[:, 0], late[:, 1]),
+        ]
+        rows = np.concatenate([np.column_stack(columns) for columns in ends]).astype(np.int32)
+    return CutPart(nodes - 2 - operations, tail, head, pairs.sizes[kept], room=room, rows=rows)
 
 
 class Network:
@@ -175,7 +206,7 @@ class Network:
         # The largest scale at which the sum of all capacities, and so any flow, still fits.
         bits = MOST_BITS - int(np.frexp(capacities.sum())[1])
         # capacities are rounded down, the rent that is subtracted up: rounding only makes the bound lower
-        flow, source_side = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))
+        flow, source_side = minimum_cut(self.arcs, self._whole(np.floor(np.ldexp(capacities * LOWER, bits))))
         scale = Fraction(2) ** bits
         rooms = (Fraction(part.room, self.limit) for part in self.parts)
         rent = sum(
@@ -196,20 +227,31 @@ class Network:
         )
         sizes = [part.size >> bits for part in self.parts]
         free = np.zeros(self.operations, np.int64)
-        _flow, source_side = self._minimum_cut(np.concatenate([free, *sizes]))
+        _flow, source_side = minimum_cut(self.arcs, self._whole(np.concatenate([free, *sizes])))
         return all(
             int(size[chosen].sum()) <= part.room >> bits
             for part, size, chosen in zip(self.parts, sizes, self._cut_arcs(source_side), strict=True)
         )
 
-    def _minimum_cut(self, capacities: Floats | Ints) -> tuple[int, NDArray[np.bool_]]:
-        """Run the maximum flow on the network.
+    def flows(self, prices: Floats, free: bool = False) -> tuple[int, list[Ints]]:
+        """Return the flow through each moment's arcs, and the bits of the scale, as in `cut`.
 
-        capacities: whole numbers, of the limited arcs.
+        free: recomputation costs nothing.
         """
+        capacities = self._capacities(prices)
+        capacities[: self.operations] *= not free
+        bits = MOST_BITS - int(np.frexp(capacities.sum())[1])
+        flow = maximum_flow(self.arcs, self._whole(np.floor(np.ldexp(capacities * LOWER, bits))))
+        return bits, [
+            flow[arcs.start : arcs.start + len(part.tail)]
+            for arcs, part in zip(self.priced, self.parts, strict=True)
+        ]
+
+    def _whole(self, capacities: Floats | Ints) -> Ints:
+        """Return the capacities of all arcs. capacities: whole numbers, of the limited arcs."""
         whole = np.full(len(self.tail), UNLIMITED)
         whole[self.limited] = capacities
-        return minimum_cut(self.arcs, whole)
+        return whole
 
     def _capacities(self, prices: Floats) -> Floats:
         """Return the capacities of the limited arcs: those of the operations, then the priced ones."""

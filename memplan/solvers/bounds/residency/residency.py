@@ -37,7 +37,7 @@ from ....graphs.outward import sum_below
 from ....planner.bounds import time_bound
 from ...candidates import Candidate
 from ...clock import Clock
-from ...problem import Bound, OrderName
+from ...problem import HIGHS, Bound, OrderName
 from .facts import facts_of
 from .search import ResidencyBoundSearch
 
@@ -53,6 +53,7 @@ class Residency:
     schedule: the fastest that was found on the way within the budget, if any.
     finished: more time would not raise the bound.
     interrupted: by Ctrl-C.
+    prices: of the memory at moments, by operation, of the best bound in fractions (prices.py).
     """
 
     bound: Bound
@@ -62,6 +63,7 @@ class Residency:
     schedule: Candidate | None
     finished: bool
     interrupted: bool
+    prices: dict[int, float]
 
 
 def residency_bound(
@@ -109,11 +111,12 @@ def rising_bound(
 
     def search(order: OrderName, moments: Sequence[int] = ()) -> ResidencyBoundSearch:
         def rise(extra: float) -> None:
-            tell(_bound(graph, extra, order))
+            tell(_bound(graph, extra, order, found.certain))
 
-        return ResidencyBoundSearch(
+        found = ResidencyBoundSearch(
             graph, budget, order, clock.left, moments=moments, tell=rise, cancelled=cancelled
         )
+        return found
 
     fixed = search("file")
     fixed.run(whole=False)
@@ -122,13 +125,13 @@ def rising_bound(
     return residency_of(search("any", moments), "any")
 
 
-def _bound(graph: Graph, extra: float, order: OrderName) -> Bound:
+def _bound(graph: Graph, extra: float, order: OrderName, certain: float = inf) -> Bound:
     """Return the bound of a residency program on the whole iteration.
 
-    extra: seconds above those of all operations.
+    extra: seconds above those of all operations; certain: those of them that minimum cuts prove.
     """
     least = sum_below([*facts_of(graph).seconds, extra])
-    return Bound(max(time_bound(graph), least), NAME, order)
+    return Bound(max(time_bound(graph), least), NAME, order, by=HIGHS if extra > certain else "")
 
 
 def residency_of(search: ResidencyBoundSearch, order: OrderName, whole: bool = True) -> Residency:
@@ -136,13 +139,14 @@ def residency_of(search: ResidencyBoundSearch, order: OrderName, whole: bool = T
     finished = search.run(whole)
     best = search.best
     return Residency(
-        bound=_bound(search.graph, best.extra, order),
+        bound=_bound(search.graph, best.extra, order, search.certain),
         reruns=best.later.runs[0],
         moments=best.moments,
         whole=best.whole,
         schedule=search.found,
         finished=finished,
         interrupted=search.clock.interrupted,
+        prices=search.proof,
     )
 
 

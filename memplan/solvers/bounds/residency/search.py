@@ -96,6 +96,7 @@ class ResidencyBoundSearch:
     cancelled: whether the time is over.
 
     best: the best bound so far.
+    certain, proof: the best `extra` in fractions, and its prices, by operation; others are HiGHS' word.
     found: the fastest schedule within the limit.
     least: the smallest peak of a schedule above the limit.
     """
@@ -127,8 +128,10 @@ class ResidencyBoundSearch:
         self.crowded: dict[int, set[int]] = {}
         self.parts: dict[int, CutPart] = {}
         self.prices: dict[int, float] = {}
+        self.certain, self.proof = 0.0, dict[int, float]()
         if self.facts.minimum > budget:
             self.best = replace(self.best, extra=inf)
+            self.certain = inf
             return
         most = min(MOST_CANDIDATES, max(ALL_AT_ONCE, MOST_LOOKS // max(1, len(graph.operations))))
         self.candidates = candidates(self.facts, budget, most)
@@ -244,7 +247,10 @@ class ResidencyBoundSearch:
     def _in_fractions(self, more: Sequence[int]) -> bool:
         """Price the memory of more moments; tell whether the bound rises."""
         answer = self._priced(more, self.budget, (self.goal - self.time_of_all) / self.seconds)
-        return self._take(product_below(answer.bound, self.seconds), Later.of(answer.recomputed))
+        extra = product_below(answer.bound, self.seconds)
+        if extra > self.certain:
+            self.certain, self.proof = extra, dict(self.prices)
+        return self._take(extra, Later.of(answer.recomputed))
 
     def again_within(self, budget: int, more: Sequence[int], weights: Floats) -> Floats | None:
         """Return what is recomputed, in fractions, for another budget and weights; None if nothing fits.

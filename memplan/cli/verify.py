@@ -1,0 +1,80 @@
+"""`plan verify`: a schedule and what is claimed for it, proven from its certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..graphs.errors import InputError, MismatchError
+from ..graphs.files.documents import read_document
+from ..graphs.files.fields import mapping
+from ..graphs.files.files import load_graph
+from ..graphs.files.kinds import check_format
+from ..graphs.files.write import graph_to_document
+from ..planner.certificates import verify as verifier
+from .exits import CheckFailedError
+from .find_graph import find_graph
+from .options import graph_option, output_options
+from .parameter_types import DOCUMENT
+from .printing.figures import graph_row
+from .printing.output import Output, labelled
+from .replay import read_schedule_document
+
+
+@click.command()
+@click.argument("schedule", type=DOCUMENT)
+@click.option(
+    "--certificate",
+    "certificate_path",
+    type=DOCUMENT,
+    required=True,
+    help="File that `plan solve --certificate` has written for this schedule.",
+)
+@graph_option
+@output_options
+def verify(schedule: Path, certificate_path: Path, graph_path: Path | None, output: Output) -> None:
+    """Prove the claims for SCHEDULE: that it keeps the rules, its peak, its time, each lower bound.
+
+    `plan check` replays by memplan's simulator. This is another program, of one file, with exact numbers: it
+    shares nothing with the solvers, and runs without memplan too (`python verify.py SCHEDULE CERTIFICATE
+    GRAPH`). A claim that nothing proves is shown with the name of who claims it. Exit code 5 where a claim
+    does not follow, 6 where the files do not belong together.
+
+    \b
+    plan solve graph.yaml --budget 60% -o schedule.json --certificate certificate.json
+    plan verify schedule.json --certificate certificate.json
+    """
+    document = read_schedule_document(schedule)
+    certificate = read_document(certificate_path)
+    try:
+        check_format(mapping(certificate, "a certificate"), verifier.FORMAT)
+    except ValueError as error:
+        raise InputError(f"{certificate_path}: {error}") from None
+    graph = find_graph(schedule, document)[1] if graph_path is None else load_graph(graph_path)
+    try:
+        # The verifier reads graphs as memplan writes them; a user's file may have units, or name defaults.
+        claims = verifier.verify(document, certificate, graph_to_document(graph))
+    except verifier.ClaimError as error:
+        output.document({"verified": False, "message": f"{schedule}: {error}"})
+        raise CheckFailedError(f"{schedule}: {error}") from None
+    except verifier.MismatchError as error:
+        raise MismatchError(f"{schedule}, {certificate_path}: {error}") from None
+    except verifier.DocumentError as error:
+        raise InputError(f"{schedule}, {certificate_path}: {error}") from None
+    rows = [(claim.what, claim.verdict) for claim in claims]
+    output.result(
+        {"verified": True, "claims": [_row(claim) for claim in claims]},
+        labelled([graph_row(graph), *rows]),
+    )
+
+
+def _row(claim: verifier.Claim) -> dict[str, Any]:
+    """Return a claim for JSON.
+
+    value: null if it is that there is no schedule. proven: what is proven of it; all if it is checked.
+    """
+    proven = claim.least if claim.by else claim.value
+    found = {"claim": claim.what, "value": claim.value, "checked": not claim.by}
+    return {**found, "by": claim.by, "proven": proven}

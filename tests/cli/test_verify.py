@@ -1,0 +1,171 @@
+"""`plan verify`, and `plan solve --certificate`: what they print, and every error a user can cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from command_line import write_files
+from memplan.cli.main import main
+from memplan.graphs.files.files import load_graph, save_graph
+from memplan.graphs.generators import chain
+from training_graphs import training
+
+Plan = Callable[..., Result]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Run `plan` in a folder with training.json, and its schedule and certificate at 60 %."""
+    monkeypatch.chdir(tmp_path)
+    write_files()
+    save_graph(training(6, 1), "training.json")
+    for name, text in zip(("s.json", "c.json"), certified(), strict=True):
+        Path(name).write_text(text)
+    return run
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@cache
+def certified() -> tuple[str, str]:
+    options = (
+        "--solver",
+        "search",
+        "--bound-time",
+        "1s",
+        "-o",
+        "s.json",
+        "--certificate",
+        "c.json",
+        "--json",
+    )
+    result = run("solve", "training.json", "--budget", "60%", *options)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["certificate"] == "c.json"
+    return Path("s.json").read_text(), Path("c.json").read_text()
+
+
+def write(name: str, source: str, change: Callable[[Any], object]) -> None:
+    """Write a file like another with a change in it."""
+    document = json.loads(Path(source).read_text())
+    change(document)
+    Path(name).write_text(json.dumps(document))
+
+
+def test_claims_are_proven_or_say_by_whom(plan: Plan) -> None:
+    result = plan("verify", "s.json", "--certificate", "c.json")
+    assert result.exit_code == 0, result.stderr
+    lines = {line.partition("  ")[0]: line for line in result.stdout.splitlines()}
+    for claim in ("time", "peak", "min_memory", "min_memory_once", "steps that keep every rule"):
+        assert lines[claim].endswith("proven")
+    found = json.loads(plan("verify", "s.json", "--certificate", "c.json", "--json").stdout)
+    assert found["verified"] is True
+    bounds = [claim for claim in found["claims"] if claim["claim"].startswith("lower bound")]
+    schedule = json.loads(Path("s.json").read_text())
+    assert bounds[0]["value"] == schedule["predicted"]["lower_bound"]
+    assert all(claim["proven"] > 0 for claim in bounds)
+    assert all(claim["by"] in ("", "HiGHS") for claim in bounds)
+
+
+def test_a_bound_by_highs_says_so_wherever_it_is_shown(plan: Plan) -> None:
+    graph = load_graph("training.json")
+    schedule = json.loads(Path("s.json").read_text())
+    schedule["solver"]["bound_by"] = "HiGHS"
+    Path("h.json").write_text(json.dumps(schedule))
+    assert graph.name
+    for command in ("check", "show"):
+        assert "by HiGHS, not checked" in plan(command, "h.json").stdout
+        assert json.loads(plan(command, "h.json", "--json").stdout)["bound_by"] == "HiGHS"
+        assert json.loads(plan(command, "s.json", "--json").stdout)["bound_by"] in ("", "HiGHS")
+
+
+def test_the_graph_may_be_yaml_with_units(plan: Plan) -> None:
+    save_graph(load_graph("training.json"), "training.yaml")
+    Path("training.json").unlink()
+    assert plan("verify", "s.json", "--certificate", "c.json").exit_code == 0
+    assert plan("verify", "s.json", "--certificate", "c.json", "--graph", "training.yaml").exit_code == 0
+
+
+def test_a_changed_schedule_is_another(plan: Plan) -> None:
+    write("s2.json", "s.json", lambda row: row["steps"].pop())
+    result = plan("verify", "s2.json", "--certificate", "c.json")
+    assert result.exit_code == 6
+    assert "the certificate is of another schedule" in result.stderr
+
+
+def test_a_claim_that_does_not_follow_is_refused(plan: Plan) -> None:
+    def raise_minimum(row: Any) -> None:
+        row["min_memory"]["bytes"] += 1
+
+    write("c2.json", "c.json", raise_minimum)
+    result = plan("verify", "s.json", "--certificate", "c2.json", "--json")
+    assert result.exit_code == 5
+    assert "min_memory" in result.stderr
+    assert json.loads(result.stdout)["verified"] is False
+
+
+ERRORS = {
+    "no-schedule": (["verify", "no.json", "--certificate", "c.json"], 2, "no.json: no such file"),
+    "no-certificate": (["verify", "s.json", "--certificate", "no.json"], 2, "no.json: no such file"),
+    "no-option": (["verify", "s.json"], 2, "Missing option '--certificate'"),
+    "truncated": (["verify", "s.json", "--certificate", "half.json"], 2, "not JSON"),
+    "a-graph": (["verify", "training.json", "--certificate", "c.json"], 2, "it is a graph"),
+    "a-schedule": (["verify", "s.json", "--certificate", "s.json"], 2, "it is a schedule"),
+    "a-certificate": (["verify", "c.json", "--certificate", "c.json"], 2, "it is a certificate"),
+    "another-graph": (
+        ["verify", "s.json", "--certificate", "c.json", "--graph", "chain.json"],
+        6,
+        "is of another graph",
+    ),
+    "no-graph": (["verify", "s.json", "--certificate", "c.json", "--graph", "no.json"], 2, "no such file"),
+    "a-field-less": (["verify", "s.json", "--certificate", "less.json"], 2, "a field is missing"),
+    "of-another": (["verify", "s.json", "--certificate", "of.json"], 6, "another schedule"),
+    "no-folder": (
+        ["solve", "chain.json", "--budget", "100%", "--certificate", "no/c.json"],
+        2,
+        "cannot be written",
+    ),
+    "of-no-suffix": (
+        ["solve", "chain.json", "--budget", "100%", "--certificate", "c.txt"],
+        2,
+        "the suffix must be .json",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+def test_an_error_is_one_line_with_its_exit_code(fault: str, plan: Plan) -> None:
+    write("less.json", "c.json", lambda row: row.pop("bounds"))
+    write("of.json", "c.json", lambda row: row.update(subject="0"))
+    arguments, code, expected = ERRORS[fault]
+    result = plan(*arguments)
+    assert result.exit_code == code, result.stderr
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("plan: error: ")
+
+
+def test_ranks_that_communicate_are_refused_before_the_search(plan: Plan) -> None:
+    write("u.json", "chain.json", lambda row: row.update(machine={"updates": {"device": "150GB/s"}}))
+    assert (
+        plan("shard", "u.json", "--ranks", "2", "--optimizer", "adamw", "-o", "sharded.json").exit_code == 0
+    )
+    result = plan("solve", "sharded.json", "--budget", "100%", "--certificate", "c.json")
+    assert result.exit_code == 2
+    assert "can have no certificate: leave --certificate out" in result.stderr
+
+
+def test_another_chain_has_another_certificate(plan: Plan) -> None:
+    save_graph(chain(5, seed=3), "other.json")
+    call = ("--solver", "store-all", "-o", "o.json", "--certificate", "oc.json")
+    assert plan("solve", "other.json", "--budget", "100%", *call).exit_code == 0
+    assert plan("verify", "o.json", "--certificate", "oc.json").exit_code == 0
+    assert plan("verify", "o.json", "--certificate", "c.json").exit_code == 6

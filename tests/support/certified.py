@@ -1,0 +1,140 @@
+"""Small graphs with schedules and certificates, and certificates with one number changed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from math import inf
+from random import Random
+from typing import Any, NamedTuple
+
+from exact import optimal_time
+from memplan.graphs.files.write import graph_to_document
+from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Machine
+from memplan.planner.baseline import baseline
+from memplan.planner.certificates import verify
+from memplan.planner.report import Report
+from memplan.planner.schedule.file import schedule_to_document
+from memplan.solvers.bounds.certificate import certificate_of, flow_proof
+from memplan.solvers.bounds.residency.residency import free_order_bound
+from memplan.solvers.problem import InfeasibleError, Problem
+from memplan.solvers.registry import run as registry
+from small_graphs import small_graph
+from wide_graphs import exact_budget, wide_graph
+
+
+class Certified(NamedTuple):
+    """A graph with its schedule and certificate, as documents that were read from JSON."""
+
+    graph: Graph
+    budget: int
+    schedule: Any
+    certificate: Any
+    document: Any
+
+    def claims(self) -> list[verify.Claim]:
+        return verify.verify(self.schedule, self.certificate, self.document)
+
+
+def certified(graph: Graph, budget: int, solver: str = "search", seconds: float = 1.0) -> Certified | None:
+    """Solve a graph, and certify the answer; None if there is none."""
+    problem = Problem(graph, int(budget), graph.machine)
+    try:
+        solution = registry.solve(solver, problem, bound_seconds=seconds)
+    except InfeasibleError:
+        return None
+    report = Report(solution.figures, baseline(graph), solution.lower_bound)
+    schedule = schedule_to_document(
+        graph,
+        solution.schedule,
+        budget=budget,
+        machine=graph.machine or Machine(),
+        predicted=report.predicted(),
+    )
+    certificate = certificate_of(problem, solution, schedule, seconds)
+    documents = (schedule, certificate, graph_to_document(graph))
+    return Certified(graph, budget, *(json.loads(json.dumps(each)) for each in documents))
+
+
+def false_claims(case: Certified) -> Iterator[str]:
+    """Yield proven claims that an exhaustive search refutes."""
+    optimum = optimal_time(case.graph, case.budget)
+    for claim in case.claims():
+        if claim.what.startswith("lower bound (any order"):
+            proven = claim.least if claim.by else claim.value
+            proven = inf if proven is None else proven
+            if "backward once" not in claim.what and optimum is not None and proven > optimum * (1 + 1e-12):
+                yield f"{claim}: the optimum is {optimum}"
+        if (
+            claim.what == "min_memory"
+            and not claim.by
+            and claim.value
+            and optimal_time(case.graph, int(claim.value) - 1)
+        ):
+            yield f"{claim}: less is enough"
+
+
+class Proven(NamedTuple):
+    """A graph with the proof of a bound for any order. optimum: seconds; None if there is no schedule."""
+
+    graph: Graph
+    budget: int
+    bound: Any
+    optimum: float | None
+
+    def fault(self) -> str | None:
+        """Return what the proof proves if an exhaustive search refutes it."""
+        graph = verify.Graph(graph_to_document(self.graph))
+        extra = verify.recomputation(graph, self.budget, self.bound, graph.once)
+        least = verify.fewest_seconds(graph) + max(0, extra)
+        return None if self.optimum is None or least <= self.optimum else f"{float(least)} of {self.optimum}"
+
+
+def proven(random: Random) -> Proven | None:
+    """Return a proof for a random graph, at random moments and prices or the best; None if there is none."""
+    graph = wide_graph(random, 7) if random.random() < 0.7 else small_graph(random)
+    budget = int(exact_budget(random, graph))
+    if random.random() < 0.5:
+        found = free_order_bound(graph, budget, 5.0, whole=False)
+        free = found.bound.seconds == inf
+        prices = dict.fromkeys(found.moments, 1.0) if free else found.prices
+    else:
+        free = random.random() < 0.2
+        moments = random.sample(range(len(graph.operations)), random.randint(1, 3))
+        prices = {o: 1.0 if free else random.choice((0.1, 0.5, 1.0, 3.0)) * random.random() for o in moments}
+    proof = flow_proof(graph, budget, "any", prices, free=free)
+    if proof is None:
+        return None
+    bound = json.loads(json.dumps({"order": "any", "proof": proof}))
+    return Proven(graph, int(budget), bound, optimal_time(graph, budget))
+
+
+def numbers(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where numbers are, those in text too."""
+    if isinstance(document, dict | list):
+        for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+            yield from numbers(value, (*path, key))
+    elif not isinstance(document, bool) and (
+        isinstance(document, int | float) or path[-1] in ("unit", "price")
+    ):
+        yield path
+
+
+def changed(certificate: Any, random: Random) -> Any:
+    """Return a certificate with one number changed."""
+    found = copy.deepcopy(certificate)
+    path = random.choice([*numbers(found)])
+    row = found
+    for key in path[:-1]:
+        row = row[key]
+    value = row[path[-1]]
+    if isinstance(value, str):
+        digits = [place for place, letter in enumerate(value) if letter.isdigit()]
+        place = random.choice(digits)
+        row[path[-1]] = value[:place] + str(random.randint(0, 9)) + value[place + 1 :]
+    else:
+        step = random.choice((1, -1, 2, -2, value, -value, 10**6, 10**18, -(10**9), value / 1000))
+        row[path[-1]] = value + (int(step) if isinstance(value, int) and random.random() < 0.9 else step)
+    return found

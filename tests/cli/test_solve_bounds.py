@@ -79,7 +79,7 @@ def test_the_minimum_memory_with_backward_once() -> None:
     assert "1,112 B" in document["message"]
     name = "minimum memory, backward once"
     proof = {"order": "file", "transfers": True, "backward_again": False, "form": "", "name": name}
-    assert document["bounds"] == [{**proof, "seconds": None, "gap": None}]
+    assert document["bounds"] == [{**proof, "by": "", "seconds": None, "gap": None}]
     assert "unless a backward operation runs twice" in refused.stderr
 
     found = CliRunner().invoke(main, [*command, "--solver", "checkmate", "-o", "s.json"])

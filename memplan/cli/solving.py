@@ -28,7 +28,6 @@ from ..solvers.allowed import TECHNIQUES
 from ..solvers.bounds.certificate import certificate_of
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import (
-    Bound,
     InfeasibleError,
     NotAcceptedError,
     Problem,
@@ -54,6 +53,7 @@ from .options import (
     with_gap,
 )
 from .phases import Phases
+from .printing.bounds import bound_document, bound_row
 from .printing.figures import (
     arena_document,
     arena_rows,
@@ -213,7 +213,7 @@ class Found:
             "solver": self._provenance(),
             "status": solution.status.value,
             "solve_seconds": solution.seconds,
-            "bounds": [_bound_document(bound, solution.figures.time) for bound in solution.bounds],
+            "bounds": [bound_document(bound, solution.figures.time) for bound in solution.bounds],
             "effort": solution.effort and asdict(solution.effort),
             "interrupted": solution.interrupted,
             "notes": list(solution.notes),
@@ -237,7 +237,7 @@ class Found:
         yield from report_rows(self.report, within, machine or graph.machine, limit)
         yield from arena_rows(solution.layout, within)
         yield from launch_rows(graph, solution.schedule)
-        yield from (_bound_row(bound, solution) for bound in solution.bounds[1:])
+        yield from (bound_row(bound, solution.figures.time) for bound in solution.bounds[1:])
         yield from minimum_rows(graph, machine)
 
     def _provenance(self) -> dict[str, Any]:
@@ -399,44 +399,6 @@ def _solved(
         raise NotAcceptedError(f"{error} (solvers for any graph: {', '.join(others)})") from error
 
 
-def _bound_row(bound: Bound, solution: ValidatedSolution) -> Row:
-    """Return the row of a bound that does not hold for all schedules: this schedule may beat it."""
-    time = solution.figures.time
-    scope = {"any": "any order", "file": "traced order"}[bound.order]
-    scope += "" if bound.transfers else ", no transfers"
-    scope += "" if bound.backward_again else ", backward once"
-    scope += f", {bound.form}" if bound.form else ""
-    scope += f", by {bound.by}, not checked" if bound.by else ""
-    ways = ["in another order"] if bound.order == "file" else []
-    ways += [] if bound.backward_again else ["with backward repeated"]
-    ways += ["in another form"] if bound.form else []
-    gap = f"beaten {' or '.join(ways)}"
-    if bound.seconds <= time:
-        gap = f"gap {(time - bound.seconds) / time:.1%}"
-    seconds = "no schedule" if bound.seconds == inf else duration(bound.seconds)
-    return "", f"{seconds} ({scope}), {gap}"
-
-
-def _bound_document(bound: Bound, time: float) -> dict[str, Any]:
-    """Return a bound for JSON.
-
-    time: seconds of the schedule.
-    seconds: null if no such schedule exists.
-    """
-    exists = bound.seconds < inf
-    gap = (time - bound.seconds) / time if time and exists else 0.0
-    return {
-        "order": bound.order,
-        "transfers": bound.transfers,
-        "backward_again": bound.backward_again,
-        "form": bound.form,
-        "name": bound.name,
-        "by": bound.by,
-        "seconds": bound.seconds if exists else None,
-        "gap": gap if exists else None,
-    }
-
-
 def refusal_document(error: InfeasibleError) -> dict[str, Any]:
     """Return a refusal for JSON."""
     least = {"budget": error.budget, "least_budget": error.least}
@@ -446,7 +408,7 @@ def refusal_document(error: InfeasibleError) -> dict[str, Any]:
         "solver": {"name": error.solver},
         **least,
         **minimums,
-        "bounds": [_bound_document(bound, inf) for bound in error.bounds],
+        "bounds": [bound_document(bound, inf) for bound in error.bounds],
         "notes": list(error.notes),
         "message": str(error),
     }

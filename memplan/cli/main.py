@@ -39,6 +39,7 @@ COMMANDS = {
     "bench": "Compare solvers on graphs and budgets.",
     "machine": "Measure this machine, or show one by its name: makes a machine file.",
     "size": "Will it fit a GPU? The batch to train with, the largest, what takes the memory.",
+    "explain": "Say who owns the memory's peak in a snapshot or a profile of PyTorch.",
     "import": "Make a graph of a file that another tool has written.",
     "export": "Write a graph as a file for another tool.",
     "shard": "Write a graph as one rank of sharded training runs it.",

@@ -1,0 +1,10 @@
+"""Recordings of memory that PyTorch makes: what was allocated, when, by which code; who owns the peak.
+
+Public modules: owners, read, recording.
+
+snapshot.pickle ──snapshots.py──▶ Recording ◀──profiles.py── trace.json
+Recording ──owners.py──▶ owners of the peak, by kind and by line
+
+recording.py    begin here: blocks, and the moment of the peak
+read.py         which of the two a file is
+"""

@@ -1,0 +1,87 @@
+"""`plan explain`: the peak's owners and the next command, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from memplan.cli.main import main
+
+TORCH = "/usr/lib/python3/site-packages/torch/"
+USER = {"filename": "/a/train.py", "name": "f", "line": 9}
+
+
+def entry(address: int, size: int, file: str, name: str) -> dict[str, Any]:
+    frames = [
+        {"filename": TORCH + file, "name": name, "line": 1},
+        {"filename": "/a/train.py", "name": "f", "line": 9},
+    ]
+    return {"action": "alloc", "addr": address, "size": size, "frames": frames}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = [
+        entry(0, 2**20, "nn/modules/module.py", "_apply"),
+        entry(2**22, 2**21, "nn/modules/linear.py", "forward"),
+        entry(2**24, 2**20, "optim/adamw.py", "step"),
+        {"action": "oom", "size": 2**22, "frames": []},
+    ]
+    segment = {"device": 0, "address": 2**30, "total_size": 2**23, "blocks": []}
+    Path("snapshot.pickle").write_bytes(pickle.dumps({"segments": [segment], "device_traces": [trace]}))
+
+
+def plan(*words: str) -> Result:
+    return CliRunner().invoke(main, ["explain", *words])
+
+
+def test_the_peak_its_owners_and_the_next_command() -> None:
+    result = plan("snapshot.pickle")
+    assert result.exit_code == 0, result.stderr
+    for line in (
+        "peak           4,194,304 B = 4.00 MiB on cuda:0, in 3 blocks",
+        "out of memory  an allocation of 4,194,304 B = 4.00 MiB failed",
+        "8.00 MiB, 4.00 MiB more than the peak: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may use it",
+        "2.00 MiB    50%       1  activations",
+        "train.py:9 f",
+        "can recompute or offload activations, 2.00 MiB: at most 50% less",
+        "2.00 MiB of weights and optimizer states can be offloaded in addition",
+        "plan optimize model.py --budget 75%",
+        'memplan.optimize(model, inputs, budget="75%")',
+    ):
+        assert line in result.stdout, result.stdout
+
+
+def test_json_has_the_bytes() -> None:
+    document = json.loads(plan("snapshot.pickle", "--json").stdout)
+    assert (document["peak"], document["failed_allocation"], document["reserved"]) == (2**22, 2**22, 2**23)
+    assert {one["name"]: one["bytes"] for one in document["kinds"]} == {
+        "weights and buffers": 2**20, "optimizer states": 2**20, "activations": 2**21,
+    }  # fmt: skip
+    assert (document["recomputable"], document["offloadable"]) == (2**21, 2**22)
+    assert document["lines"] == [{"name": "train.py:9 f", "bytes": 2**22, "blocks": 3, "kind": "activations"}]
+
+
+def test_without_stacks_nothing_is_promised() -> None:
+    trace = [{"action": "alloc", "addr": 0, "size": 4096}]
+    Path("bare.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [trace]}))
+    assert "what it could save is unknown: no stack says what the blocks are" in plan("bare.pickle").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["snapshots.pickle"], "snapshots.pickle: no such file: is it snapshot.pickle?"),
+        (["snapshot.pickle", "--device", "2"], "has nothing of device 2, but of 0"),
+        (["."], ".: cannot be read: it is a folder"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: list[str], line: str) -> None:
+    result = plan(*words)
+    assert result.exit_code == 2
+    assert line in result.stderr

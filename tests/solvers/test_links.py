@@ -16,7 +16,9 @@ from memplan.solvers.registry.run import solve
 from small_offload import small_training
 from strategies import with_measured
 
-MOVING = "joint offload-greedy offmate pofo lohan memferry stronghold zero-infinity l2l block-swap"
+MOVING = """
+joint offload-greedy offmate pofo lohan memferry stronghold zero-infinity l2l block-swap checkpoint-offload
+"""
 SOLVERS = MOVING.split()
 SETTINGS = {"joint": {"moves": "5"}, "offload-greedy": {"moves": "200"}}
 

@@ -75,6 +75,7 @@ WITHOUT_PROGRAMS = (
     "search",
     "tw-remat",
     "block-swap",
+    "checkpoint-offload",
 )
 """Solvers whose answers no version of highspy or ortools changes."""
 

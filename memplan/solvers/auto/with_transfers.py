@@ -44,7 +44,15 @@ from .members import Awaited, Cancelled, Found, Member, Outcomes
 from .smallest import refusal_of
 from .workers import SolverWorkers
 
-POLICIES = ("block-swap", "l2l", "greedy-star", "stronghold", "zero-infinity", "zero-offload")
+POLICIES = (
+    "block-swap",
+    "checkpoint-offload",
+    "l2l",
+    "greedy-star",
+    "stronghold",
+    "zero-infinity",
+    "zero-offload",
+)
 """Solvers that simulate a few schedules of a fixed form. They have no share: what is cut short has nothing.
 
 On a graph of 8,700 operations they take from 0.1 to 16 s.

@@ -224,6 +224,14 @@ _OURS = (
         needs_links=True,
     ),
     Entry(
+        "checkpoint-offload",
+        ".offloading.checkpoint_offload.checkpoint_offload",
+        "training graphs with numbered layers",
+        "transformers, accelerate, Unsloth",
+        "a checkpoint around each layer, its inputs on the host until it is run again; as few layers as fit",
+        needs_links=True,
+    ),
+    Entry(
         "pofo",
         ".offloading.pofo.pofo",
         "chains of blocks",

@@ -1,0 +1,1 @@
+"""Checkpoints around layers, their inputs in host memory. Begin with checkpoint_offload.py."""

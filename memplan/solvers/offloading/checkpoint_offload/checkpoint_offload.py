@@ -1,0 +1,155 @@
+"""Checkpoints around layers whose inputs wait in host memory.
+
+Each layer is checkpointed, as by layer-checkpoint. What a layer gets from outside and runs again with leaves
+for the host after its last use in forward. It comes back when the layer is run again. So forward leaves
+nothing of a layer on the device.
+
+Nothing is minimised but the layers that are offloaded: the last layers stay, as many as the budget allows, as
+backward begins with them. `layers=` sets the number; the projects offload all.
+
+Where this is kinder than the projects:
+
+- Their copies down run in turn with the computations. Here they run beside them.
+- A tensor that all layers read, like the rotary embeddings, is copied once, not once a layer.
+
+`ahead=N` fetches a layer's inputs when the N-th layer before it in backward is run again, for projects that
+copy on a stream of their own; 0 is without.
+
+Reference: transformers, `activation_checkpointing_enable(offload=True)`; accelerate and FSDP2,
+`CheckpointWrapper` with `offload_wrapper`; Unsloth, `Unsloth_Offloaded_Gradient_Checkpointer`.
+
+Linear in the edges, plus the logarithm of the layers in simulations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ....graphs.errors import InputError
+from ....graphs.graph import Graph, Kind, Phase
+from ....graphs.machine import Machine, Memory
+from ....planner.bounds import time_bound
+from ....planner.residency.prefetch_placement import simulate_residency
+from ....planner.residency.residency import Residency, TensorUse
+from ....planner.schedule.sequence import Run, prune
+from ...candidates import device_limit, require_backward
+from ...links import linked_machine, worth_moving
+from ...problem import Options, Problem, SolverResult
+from ...recomputation.checkpointing.layer_checkpoint import numbered, runs
+from ...settings import SolverSettings, setting
+from ..layers.offload_intervals import Positions, uses_of
+from ..layers.refusals import refused
+
+NAME = "checkpoint-offload"
+
+
+@dataclass(frozen=True)
+class Settings(SolverSettings):
+    """Settings of checkpoint-offload."""
+
+    layers: int | None = setting(None, "layers whose inputs are offloaded; by default as few as fit", least=0)
+    ahead: int = setting(0, "layers by which a layer's inputs are fetched before it is run again", least=0)
+
+
+@dataclass(frozen=True)
+class _Checkpoints:
+    """The runs of an iteration with checkpoints.
+
+    again: per layer the position of its first repeated run, in the order of backward.
+    inputs: per layer the tensors that its repeated runs read and that another layer has made.
+    uses: per tensor the positions of its runs.
+    """
+
+    runs: list[Run]
+    again: dict[str, int]
+    inputs: dict[str, list[int]]
+    uses: Positions
+
+    def residency(self, offloaded: int, ahead: int) -> Residency:
+        """Return the decisions with the inputs of so many layers offloaded: those that backward runs last."""
+        layers, starts = list(self.again), list(self.again.values())
+        leaves: dict[TensorUse, int] = {}
+        slots: dict[TensorUse, int] = {}
+        for number in range(len(layers) - offloaded, len(layers)):
+            for x in self.inputs[layers[number]]:
+                following = next(p for p in self.uses[x] if p >= starts[number])
+                before = self.uses[x][self.uses[x].index(following) - 1]
+                if before < starts[0]:  # else an earlier layer of backward has brought it back
+                    leaves[x, before] = Memory.HOST
+                    slots[x, following] = starts[max(number - ahead, 0)]
+        return Residency(self.runs, leaves, prefetch_slots=slots)
+
+
+def solve(problem: Problem, options: Options) -> SolverResult:
+    settings, graph, clock = options.chosen(Settings), problem.graph, options.clock()
+    machine = linked_machine(NAME, problem, "inputs of checkpointed layers").machine
+    require_backward(NAME, graph)
+    checkpoints = _checkpoints(graph, worth_moving(machine))
+    with clock.until_interrupted():
+        counts = _counts(settings.layers, len(checkpoints.again))
+        count = _fewest(problem, machine, checkpoints, counts, settings.ahead)
+        residency = checkpoints.residency(count, settings.ahead)
+        held = simulate_residency(graph, machine, device_limit(problem), residency)
+    if held is None:
+        clock.raise_if_interrupted()
+        raise refused(NAME, problem, machine, [residency])
+    options.report(f"{NAME}: inputs of {count} of {len(checkpoints.again)} layers on the host")
+    return SolverResult.of_heuristic(held[0], clock, time_bound(graph))
+
+
+def _counts(requested: int | None, layers: int) -> range:
+    """Return the numbers of layers to choose from. Raises InputError if the request is too many."""
+    if requested is None:
+        return range(layers + 1)
+    if requested > layers:
+        raise InputError(f"{NAME}: layers must be at most {layers}, not {requested}")
+    return range(requested, requested + 1)
+
+
+def _fewest(
+    problem: Problem, machine: Machine, checkpoints: _Checkpoints, counts: Sequence[int], ahead: int
+) -> int:
+    """Return the fewest layers to offload with which the device is large enough; the most if it never is."""
+    # More layers take more of the host: one that is too small would hide that few layers suffice.
+    roomy, limit = replace(machine, host_capacity=None, pinned=None), device_limit(problem)
+
+    def fits(count: int) -> bool:
+        residency = checkpoints.residency(count, ahead)
+        return simulate_residency(problem.graph, roomy, limit, residency) is not None
+
+    last = len(counts) - 1
+    return counts[bisect_left(counts, True, hi=last, key=fits) if fits(counts[last]) else last]
+
+
+def _checkpoints(graph: Graph, smallest: int) -> _Checkpoints:
+    """Return the checkpoints around the layers of a graph, and their inputs of at least `smallest` bytes.
+
+    Raises NotAcceptedError if no layer has a number.
+    """
+    ordered = prune(graph, list(runs(graph)))
+    again: dict[str, int] = {}
+    reads: dict[str, set[int]] = defaultdict(set)
+    made: dict[int, str] = {}
+    seen: set[int] = set()
+    for position, (operation, _mode) in enumerate(ordered):
+        layer = numbered(graph.operations.layer[operation])
+        if operation in seen:
+            again.setdefault(layer, position)
+            reads[layer].update(graph.input_lists[operation])
+        elif graph.operations.phase[operation] < Phase.LOSS:
+            made |= dict.fromkeys(graph.operations.writes[operation].tolist(), layer)
+        seen.add(operation)
+    inputs = {
+        layer: sorted(
+            x
+            for x in reads[layer]
+            if made.get(x, layer) != layer
+            and graph.tensors.kind[x] == Kind.ACTIVATION
+            and graph.tensors.bytes[x] >= smallest
+        )
+        for layer in again
+    }
+    return _Checkpoints(ordered, again, inputs, uses_of(graph, ordered)[0])

@@ -228,7 +228,7 @@ _OURS = (
         ".offloading.checkpoint_offload.checkpoint_offload",
         "training graphs with numbered layers",
         "transformers, accelerate, Unsloth",
-        "a checkpoint around each layer, its inputs on the host until it is run again; as few layers as fit",
+        "a checkpoint around each layer, its inputs on the host in between; as few layers as fit",
         needs_links=True,
     ),
     Entry(

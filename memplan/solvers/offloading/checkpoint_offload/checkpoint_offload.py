@@ -1,19 +1,19 @@
 """Checkpoints around layers whose inputs wait in host memory.
 
-Each layer is checkpointed, as by layer-checkpoint. What a layer gets from outside and runs again with leaves
-for the host after its last use in forward. It comes back when the layer is run again. So forward leaves
-nothing of a layer on the device.
+Each layer is checkpointed, as by layer-checkpoint. What a layer is recomputed from leaves for the host after
+its last use in forward, and comes back when the layer is recomputed. So forward leaves nothing of a layer on
+the device.
 
 Nothing is minimised but the layers that are offloaded: the last layers stay, as many as the budget allows, as
 backward begins with them. `layers=` sets the number; the projects offload all.
 
 Where this is kinder than the projects:
 
-- Their copies down run in turn with the computations. Here they run beside them.
+- Their copies down wait for computations, and these for copies. Here both run at a time.
 - A tensor that all layers read, like the rotary embeddings, is copied once, not once a layer.
 
-`ahead=N` fetches a layer's inputs when the N-th layer before it in backward is run again, for projects that
-copy on a stream of their own; 0 is without.
+`ahead=N` fetches a layer's inputs when backward recomputes the N-th layer before it, as projects do that copy
+on a stream of their own.
 
 Reference: transformers, `activation_checkpointing_enable(offload=True)`; accelerate and FSDP2,
 `CheckpointWrapper` with `offload_wrapper`; Unsloth, `Unsloth_Offloaded_Gradient_Checkpointer`.
@@ -51,26 +51,26 @@ class Settings(SolverSettings):
     """Settings of checkpoint-offload."""
 
     layers: int | None = setting(None, "layers whose inputs are offloaded; by default as few as fit", least=0)
-    ahead: int = setting(0, "layers by which a layer's inputs are fetched before it is run again", least=0)
+    ahead: int = setting(0, "layers by which inputs are fetched before their layer is recomputed", least=0)
 
 
 @dataclass(frozen=True)
 class _Checkpoints:
     """The runs of an iteration with checkpoints.
 
-    again: per layer the position of its first repeated run, in the order of backward.
+    recomputed: per layer the position of its first repeated run, in the order of backward.
     inputs: per layer the tensors that its repeated runs read and that another layer has made.
     uses: per tensor the positions of its runs.
     """
 
     runs: list[Run]
-    again: dict[str, int]
+    recomputed: dict[str, int]
     inputs: dict[str, list[int]]
     uses: Positions
 
     def residency(self, offloaded: int, ahead: int) -> Residency:
         """Return the decisions with the inputs of so many layers offloaded: those that backward runs last."""
-        layers, starts = list(self.again), list(self.again.values())
+        layers, starts = list(self.recomputed), list(self.recomputed.values())
         leaves: dict[TensorUse, int] = {}
         slots: dict[TensorUse, int] = {}
         for number in range(len(layers) - offloaded, len(layers)):
@@ -89,14 +89,14 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     require_backward(NAME, graph)
     checkpoints = _checkpoints(graph, worth_moving(machine))
     with clock.until_interrupted():
-        counts = _counts(settings.layers, len(checkpoints.again))
+        counts = _counts(settings.layers, len(checkpoints.recomputed))
         count = _fewest(problem, machine, checkpoints, counts, settings.ahead)
         residency = checkpoints.residency(count, settings.ahead)
         held = simulate_residency(graph, machine, device_limit(problem), residency)
     if held is None:
         clock.raise_if_interrupted()
         raise refused(NAME, problem, machine, [residency])
-    options.report(f"{NAME}: inputs of {count} of {len(checkpoints.again)} layers on the host")
+    options.report(f"{NAME}: inputs of {count} of {len(checkpoints.recomputed)} layers on the host")
     return SolverResult.of_heuristic(held[0], clock, time_bound(graph))
 
 
@@ -130,14 +130,14 @@ def _checkpoints(graph: Graph, smallest: int) -> _Checkpoints:
     Raises NotAcceptedError if no layer has a number.
     """
     ordered = prune(graph, list(runs(graph)))
-    again: dict[str, int] = {}
+    recomputed: dict[str, int] = {}
     reads: dict[str, set[int]] = defaultdict(set)
     made: dict[int, str] = {}
     seen: set[int] = set()
     for position, (operation, _mode) in enumerate(ordered):
         layer = numbered(graph.operations.layer[operation])
         if operation in seen:
-            again.setdefault(layer, position)
+            recomputed.setdefault(layer, position)
             reads[layer].update(graph.input_lists[operation])
         elif graph.operations.phase[operation] < Phase.LOSS:
             made |= dict.fromkeys(graph.operations.writes[operation].tolist(), layer)
@@ -150,6 +150,6 @@ def _checkpoints(graph: Graph, smallest: int) -> _Checkpoints:
             and graph.tensors.kind[x] == Kind.ACTIVATION
             and graph.tensors.bytes[x] >= smallest
         )
-        for layer in again
+        for layer in recomputed
     }
-    return _Checkpoints(ordered, again, inputs, uses_of(graph, ordered)[0])
+    return _Checkpoints(ordered, recomputed, inputs, uses_of(graph, ordered)[0])

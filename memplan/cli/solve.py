@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from ..graphs.errors import InputError
 from ..graphs.files.documents import write_document
 from ..graphs.files.files import load_graph
-from ..solvers.bounds.certificate import check_certifiable
+from ..solvers.bounds.certificate import check_certifiable, refusal_certificate
 from ..solvers.incumbent import Incumbent
-from ..solvers.problem import InfeasibleError
+from ..solvers.problem import InfeasibleError, Problem
 from .exits import Exit
 from .options import FILE, chosen_machine, destination_option, output_options, table_argument
 from .parameter_types import DOCUMENT
@@ -38,7 +39,8 @@ from .solving import Search, refusal_document, search_options, solve_graph
     "--certificate",
     "certificate_path",
     type=DOCUMENT,
-    help="File for what proves the schedule's claims, for `plan verify`.  [default: none]",
+    help="File for what proves the schedule's claims, or that there is none, for `plan verify`.  "
+    "[default: none]",
 )
 @output_options
 def solve(
@@ -72,15 +74,21 @@ def solve(
         )
     except InfeasibleError as error:
         output.document(refusal_document(error))
+        if certificate_path is not None and error.problem is not None:
+            # The refusal stays the command's error, whatever becomes of its proof.
+            output.note(_write_refusal(error, error.problem, certificate_path, search.bound_time))
         write_out(log_path, lambda path: write_csv(path, race.history)).tell()
         raise
     with phases.of("writing the schedule"):
         written = write_out(to, found.save)
     proven = Written()
     if certificate_path is not None:
-        with phases.of("writing the certificate"):
-            certificate = found.certificate()
+        try:
+            with phases.of("writing the certificate"):
+                certificate = found.certificate()
             proven = write_out(certificate_path, lambda path: write_document(certificate, path))
+        except InputError as error:
+            proven = Written(fault=str(error))  # after the result has been printed
     logged = write_out(log_path, lambda path: write_csv(path, race.history))
     rows = [*found.rows(), *written.row("schedule"), *proven.row("certificate")]
     output.result(
@@ -96,3 +104,16 @@ def solve(
     if found.solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)
+
+
+def _write_refusal(error: InfeasibleError, problem: Problem, path: Path, seconds: float) -> str:
+    """Write what proves that there is no schedule, if something does. Returns a line that says so."""
+    try:
+        certificate = refusal_certificate(problem, error.bounds, seconds)
+        if certificate is None:
+            return "nothing proves that there is no schedule: no certificate is written"
+        written = write_out(path, lambda to: write_document(certificate, to))
+        written.tell()
+    except InputError as fault:
+        return f"no certificate: {fault}"
+    return f"what proves it is in {path}"

@@ -304,7 +304,9 @@ def solve_graph(
         for line in refusal.notes:
             output.note(line)
         phases.tell(search.time_limit, output)
-        raise _answered(refusal, problem, search=search, budget=wanted, peak=peak, free=free) from None
+        error = _answered(refusal, problem, search=search, budget=wanted, peak=peak, free=free)
+        error.problem = problem
+        raise error from None
     return Found(
         search=search,
         problem=problem,

@@ -20,7 +20,7 @@ from .options import graph_option, output_options
 from .parameter_types import DOCUMENT
 from .printing.figures import graph_row
 from .printing.output import Output, labelled
-from .replay import read_schedule_document
+from .replay import is_graph, read_schedule_document
 
 
 @click.command()
@@ -42,16 +42,26 @@ def verify(schedule: Path, certificate_path: Path, graph_path: Path | None, outp
     GRAPH`). A claim that nothing proves is shown with the name of who claims it. Exit code 5 where a claim
     does not follow, 6 where the files do not belong together.
 
+    If `plan solve` has found that there is no schedule, SCHEDULE is the graph.
+
     \b
     plan solve graph.yaml --budget 60% -o schedule.json --certificate certificate.json
     plan verify schedule.json --certificate certificate.json
     """
-    document = read_schedule_document(schedule)
-    certificate = read_document(certificate_path)
+    of_graph = graph_path is None and is_graph(schedule)
+    document = None if of_graph else read_schedule_document(schedule)
     try:
-        check_format(mapping(certificate, "a certificate"), verifier.FORMAT)
+        certificate = mapping(read_document(certificate_path), "a certificate")
+        check_format(certificate, verifier.FORMAT)
     except ValueError as error:
         raise InputError(f"{certificate_path}: {error}") from None
+    if of_graph != ("refused" in certificate):
+        way = "give its graph in place of a schedule" if not of_graph else "give the schedule that it is of"
+        raise InputError(
+            f"{certificate_path}: it proves {'claims' if of_graph else 'that there is no schedule'}: {way}"
+        )
+    if of_graph:
+        graph_path = schedule
     graph = find_graph(schedule, document)[1] if graph_path is None else load_graph(graph_path)
     try:
         # The verifier reads graphs as memplan writes them; a user's file may have units, or name defaults.

@@ -254,6 +254,7 @@ class InfeasibleError(MemplanError):
     min_memory_offloading: bytes of the minimum memory with offloading, if the machine has no links.
     advice: what else can be done, a clause each.
     allow: the problem's techniques, if more could have schedules; None if all were allowed.
+    problem: the problem, if the caller has stated it; its budget may be less than this one.
     """
 
     schedule: Schedule | None = None
@@ -266,6 +267,7 @@ class InfeasibleError(MemplanError):
     min_memory_offloading: int | None = None
     advice: tuple[str, ...] = ()
     allow: tuple[Technique, ...] | None = None
+    problem: Problem | None = None
 
     @property
     def proven_infeasible(self) -> bool:

@@ -98,7 +98,7 @@ def test_a_changed_schedule_is_another(plan: Plan) -> None:
     write("s2.json", "s.json", lambda row: row["steps"].pop())
     result = plan("verify", "s2.json", "--certificate", "c.json")
     assert result.exit_code == 6
-    assert "the certificate is of another schedule" in result.stderr
+    assert "the certificate is another schedule" in result.stderr
 
 
 def test_a_claim_that_does_not_follow_is_refused(plan: Plan) -> None:
@@ -117,7 +117,17 @@ ERRORS = {
     "no-certificate": (["verify", "s.json", "--certificate", "no.json"], 2, "no.json: no such file"),
     "no-option": (["verify", "s.json"], 2, "Missing option '--certificate'"),
     "truncated": (["verify", "s.json", "--certificate", "half.json"], 2, "not JSON"),
-    "a-graph": (["verify", "training.json", "--certificate", "c.json"], 2, "it is a graph"),
+    "a-graph": (
+        ["verify", "training.json", "--certificate", "c.json"],
+        2,
+        "it proves claims: give the schedule that it is of",
+    ),
+    "no-schedule-to-prove": (
+        ["verify", "s.json", "--certificate", "none.json"],
+        2,
+        "it proves that there is no schedule: give its graph",
+    ),
+    "no-schedule-of-another": (["verify", "chain.json", "--certificate", "none.json"], 6, "another graph"),
     "a-schedule": (["verify", "s.json", "--certificate", "s.json"], 2, "it is a schedule"),
     "a-certificate": (["verify", "c.json", "--certificate", "c.json"], 2, "it is a certificate"),
     "another-graph": (
@@ -145,12 +155,26 @@ ERRORS = {
 def test_an_error_is_one_line_with_its_exit_code(fault: str, plan: Plan) -> None:
     write("less.json", "c.json", lambda row: row.pop("bounds"))
     write("of.json", "c.json", lambda row: row.update(subject="0"))
+    result = plan("solve", "training.json", "--budget", "1KB", "--certificate", "none.json")
+    assert result.exit_code == 3
     arguments, code, expected = ERRORS[fault]
     result = plan(*arguments)
     assert result.exit_code == code, result.stderr
     assert expected in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stderr.splitlines()[-1].startswith("plan: error: ")
+
+
+def test_that_there_is_no_schedule_is_proven(plan: Plan) -> None:
+    refused = plan("solve", "training.json", "--budget", "1KB", "--certificate", "none.json")
+    assert refused.exit_code == 3
+    result = plan("verify", "training.json", "--certificate", "none.json")
+    assert result.exit_code == 0, result.stderr
+    assert "no schedule: proven" in result.stdout
+    write("larger.json", "none.json", lambda row: row.update(budget=10**9))
+    result = plan("verify", "training.json", "--certificate", "larger.json")
+    assert result.exit_code == 5
+    assert "lower bound (any order)" in result.stderr
 
 
 def test_ranks_that_communicate_are_refused_before_the_search(plan: Plan) -> None:

@@ -136,7 +136,7 @@ def proven(random: Random) -> Proven | None:
         prices = dict.fromkeys(found.moments, 1.0) if free else found.prices
     else:
         free = random.random() < 0.2
-        moments = random.sample(range(len(graph.operations)), random.randint(1, 3))
+        moments = random.sample(range(len(graph.operations)), random.randint(1, 2))
         prices = {o: 1.0 if free else random.choice((0.1, 0.5, 1.0, 3.0)) * random.random() for o in moments}
     proof = flow_proof(graph, budget, "any", prices, free=free)
     if proof is None:

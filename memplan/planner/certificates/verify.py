@@ -1,11 +1,12 @@
 """Verify a schedule and its certificate: the rules, bytes, seconds and each lower bound, in exact numbers.
 
-    python verify.py schedule.json certificate.json graph.json
+    python verify.py [schedule.json] certificate.json graph.json
 
-This file imports Python's standard library alone (PyYAML if a document is YAML), and nothing of memplan. It
-reads from top to bottom: documents, the graph, the machine, the replay of a schedule (docs/formats.md), the
-bounds (docs/bounds.md, "Certificates"), the answer. Documents are as memplan writes them. All seconds are
-fractions: a number stands for the double that it is read as, and nothing is rounded afterwards.
+Without a schedule the claim is that there is none. This file imports Python's standard library alone (PyYAML
+if a document is YAML), and nothing of memplan. It reads from top to bottom: documents, graph, machine,
+the replay of a schedule (docs/formats.md), the bounds (docs/bounds.md, "Certificates"), the answer. Documents
+are as memplan writes them. All seconds are fractions: a number stands for the double that it is read as, and
+nothing is rounded afterwards.
 
 A claim is proven, or not checked, and then the answer says by whom it is; or it does not follow, which raises
 `ClaimError`. Ranks that communicate and addresses are not covered: they are named.
@@ -82,6 +83,11 @@ def size(value: Any) -> int:
     """Return a number of bytes."""
     check(type(value) is int and value >= 0, f"{value!r} is no number of bytes")
     return int(value)
+
+
+def exact(value: str) -> Fraction:
+    """Return the fraction that a text has; one with an exponent could be too large for any memory."""
+    return Fraction(*map(int, value.split("/")))
 
 
 def hashed(document: Any) -> str:
@@ -306,7 +312,8 @@ class Replay:
 
     def __init__(self, graph: Graph, machine: Machine, budget: int | None, document: Any) -> None:
         self.graph, self.machine, self.turn, self.step = graph, machine, 0, -1
-        self.steps = [self._parse(row) for row in document["steps"]]
+        parsed = [self._parse(row) for row in document["steps"]]
+        self.steps = [each[:3] for each in parsed]
         self.places = self._places(document.get("initial") or {})
         limits = list(machine.limits)
         limits[DEVICE] = min((each for each in (limits[DEVICE], budget) if each is not None), default=None)
@@ -319,13 +326,8 @@ class Replay:
                 self._allocate(memory, graph.sizes[x], 0, [])
                 self._pin(x, memory, -1, [])
                 self.copies[memory, x] = Copy({*graph.producers[x]})
-        modes = [graph.modes[x][where] if verb == "compute" else None for verb, x, where in self.steps]
-        spans = [(mode.time, mode.launch) if mode else (Fraction(0), Fraction(0)) for mode in modes]
-        for step, (_verb, x, way) in enumerate(self.steps):
-            if way in machine.links:
-                spans[step] = machine.links[way].seconds(graph.sizes[x]), Fraction(0)
-        ticks = lcm(*(part.denominator for span in spans for part in span))
-        self.spans = [(int(span * ticks), int(launch * ticks)) for span, launch in spans]
+        ticks = lcm(*(part.denominator for each in parsed for part in each[3:]))
+        self.spans = [(int(span * ticks), int(launch * ticks)) for *_step, span, launch in parsed]
         self.free: dict[Any, int] = defaultdict(int)
         self.thread, self.landed = 0, [0, 0]
         self.figures: dict[str, Any] = {"time": self._period() / ticks}
@@ -336,17 +338,19 @@ class Replay:
 
     # ── what the schedule says ──────────────────────────────────────────────────────────────────
 
-    def _parse(self, row: list[str]) -> tuple[str, int, Any]:
-        """Return verb, operation or tensor, and mode, memory or pair of memories."""
+    def _parse(self, row: list[str]) -> tuple[str, int, Any, Fraction, Fraction]:
+        """Return verb, operation or tensor; mode, memory or pair of memories; seconds, also of the launch."""
         verb, name, names = row[0], row[1], self.machine.names
         check(2 <= len(row) <= 3, f"a step has two or three words, not {row}")
         if verb == "compute":
-            operation, mode = self.graph.operation[name], row[2] if len(row) > 2 else ""
-            check(mode in self.graph.modes[operation], f"operation {name} has no mode {mode!r}")
-            return verb, operation, mode
+            o, word = self.graph.operation[name], row[2] if len(row) > 2 else ""
+            return verb, o, word, self.graph.modes[o][word].time, self.graph.modes[o][word].launch
         memory = names.index(row[2]) if len(row) > 2 else HOST if verb == "offload" else DEVICE
-        places = {"offload": (memory - 1, memory), "prefetch": (memory + 1, memory), "delete": memory}
-        return verb, self.graph.tensor[name], places[verb]
+        sources = {"offload": memory - 1, "prefetch": memory + 1}
+        where: Any = memory if verb == "delete" else (sources[verb], memory)
+        link = self.machine.links.get(where)
+        span = Fraction(0) if link is None else link.seconds(self.graph.sizes[self.graph.tensor[name]])
+        return verb, self.graph.tensor[name], where, span, Fraction(0)
 
     def _places(self, initial: dict[str, list[str]]) -> dict[int, tuple[int, ...]]:
         graph, names = self.graph, self.machine.names
@@ -679,13 +683,13 @@ def recomputation(graph: Graph, budget: int, bound: Any, once: list[bool]) -> Fr
     comes to seconds and to bytes that can't be recomputed, less the price of all memory, is a bound.
     """
     proof, any_order = bound["proof"], bound["order"] != "file"
-    unit, before, count = Fraction(proof["unit"]), predecessors(graph), len(graph.names)
+    unit, before, count = exact(proof["unit"]), predecessors(graph), len(graph.names)
     check(not uses_host(graph) and unit > 0, "a flow is of graphs whose operations run on the device")
     used = [graph.input[x] or (graph.persistent[x] and bool(users)) for x, users in enumerate(graph.users)]
     free = budget - sum(bytes_ for bytes_, here in zip(graph.sizes, used, strict=True) if here)
     spent, kept, rent = [0] * count, 0, Fraction(0)
     for moment in proof["moments"]:
-        t, price = moment["operation"], Fraction(moment["price"])
+        t, price = moment["operation"], exact(moment["price"])
         needs, asks, late = moment["needs"], moment["asks"], moment["late"]
         side, modes = sides(before, t, any_order), graph.modes[t].values()
         touched = {x for x in graph.inputs[t] if not graph.resident[x]}
@@ -749,7 +753,10 @@ class Claim(NamedTuple):
 
 
 def verify(schedule: Any, certificate: Any, graph: Any) -> list[Claim]:
-    """Verify documents: a plan-schedule/1, its certificate, its graph. Raises the errors of this file."""
+    """Verify documents: a plan-schedule/1, None for that there is none; its certificate; its graph.
+
+    Raises the errors of this file.
+    """
     try:
         return [*_verify(schedule, certificate, Graph(graph), graph)]
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
@@ -763,22 +770,11 @@ def subject(schedule: Any) -> str:
 
 def _verify(schedule: Any, certificate: Any, graph: Graph, document: Any) -> Iterator[Claim]:
     check(certificate["format"] == FORMAT, f"the certificate's format is not {FORMAT!r}")
-    check(schedule["format"] == "plan-schedule/1", "the schedule's format is not 'plan-schedule/1'")
-    check(schedule["graph"]["sha256"] == graph.sha256, "the schedule is of another graph", MismatchError)
-    same = certificate["subject"] == subject(schedule)
-    check(same, "the certificate is of another schedule", MismatchError)
-    machine = Machine(schedule.get("machine") or document.get("machine") or {})
-    own = Replay(graph, machine, schedule.get("budget"), schedule).figures
-    yield Claim("steps that keep every rule", len(schedule["steps"]))
-    for name, value in schedule["predicted"].items():
-        if name not in own and value is not None and name != "lower_bound":
-            yield Claim(name, value, "memplan")
-        elif name in own:
-            near = SAME * own[name] if name == "time" else 0
-            follows(
-                abs(Fraction(value or 0) - own[name]) <= near, f"{name} {value!r}: it is {float(own[name])!r}"
-            )
-            yield Claim(name, value)
+    of = certificate["refused"] if schedule is None else schedule
+    check(of["graph"]["sha256"] == graph.sha256, "the schedule is of another graph", MismatchError)
+    machine = Machine(of.get("machine") or document.get("machine") or {})
+    if schedule is not None:
+        yield from _verify_schedule(schedule, certificate, graph, machine)
     single = [graph.once[o] or backward for o, backward in enumerate(graph.backward)]
     memory = least_bytes(graph, machine)
     memory_once = 0 if machine.links or uses_host(graph) else least_bytes(graph, machine, single)
@@ -786,13 +782,10 @@ def _verify(schedule: Any, certificate: Any, graph: Graph, document: Any) -> Ite
         if (value := certificate[name]["bytes"]) is not None:
             yield _claim(name, value, least, certificate[name]["by"])
     budget: int = min(certificate["budget"], machine.limits[DEVICE] or certificate["budget"])
-    follows(budget >= own["peak"] and certificate["budget"] >= schedule["budget"], "the budget")
-    first = certificate["bounds"][0]["seconds"]
-    follows(schedule["predicted"].get("lower_bound") == first, "lower_bound: the certificate has another")
     for place, bound in enumerate(certificate["bounds"]):
         traced, form, moves = bound["order"] == "file", bound["form"], bound["transfers"]
         repeats = bound["backward_again"]
-        check(place or not (traced or form or not repeats or not moves), "the first bound is for all")
+        check(place or not schedule or (repeats and moves and not (traced or form)), "the first is for all")
         least = fewest_seconds(graph)
         if bound["proof"]:
             check(not (moves and machine.links), "a flow is of schedules without transfers")
@@ -802,6 +795,21 @@ def _verify(schedule: Any, certificate: Any, graph: Graph, document: Any) -> Ite
         words = ("traced order" if traced else "any order", "" if moves else "no transfers")
         words = (*words, "" if repeats else "backward once", form)
         yield _claim(f"lower bound ({', '.join(filter(None, words))})", bound["seconds"], least, bound["by"])
+
+
+def _verify_schedule(schedule: Any, certificate: Any, graph: Graph, machine: Machine) -> Iterator[Claim]:
+    check(certificate["subject"] == subject(schedule), "the certificate is another schedule's", MismatchError)
+    figures = Replay(graph, machine, schedule["budget"], schedule).figures
+    yield Claim("steps that keep every rule", len(schedule["steps"]))
+    for name, value in schedule["predicted"].items():
+        if name not in figures and value is not None and name != "lower_bound":
+            yield Claim(name, value, "memplan")
+        elif name in figures:
+            near = SAME * figures[name] if name == "time" else 0
+            follows(abs(Fraction(value or 0) - figures[name]) <= near, f"{name} {value!r}")
+            yield Claim(name, value)
+    follows(certificate["budget"] >= schedule["budget"], "bounds within a smaller budget")
+    follows(schedule["predicted"].get("lower_bound") == certificate["bounds"][0]["seconds"], "lower_bound")
 
 
 def _claim(what: str, value: float | None, least: Fraction | float, by: str) -> Claim:
@@ -814,11 +822,12 @@ def _claim(what: str, value: float | None, least: Fraction | float, by: str) -> 
 
 def main(arguments: list[str]) -> int:
     """Verify files, print the claims, and return an exit code: 0, 2 documents, 5 claims, 6 another graph."""
-    if len(arguments) != 3:
-        sys.exit("usage: python verify.py SCHEDULE CERTIFICATE GRAPH")
+    if len(arguments) not in (2, 3):
+        sys.exit("usage: python verify.py [SCHEDULE] CERTIFICATE GRAPH")
     codes = {DocumentError: 2, ClaimError: 5, MismatchError: 6}
     try:
-        for claim in verify(*(read(Path(name)) for name in arguments)):
+        documents = [None, *(read(Path(name)) for name in arguments)]
+        for claim in verify(*documents[-3:]):
             print(f"{claim.what:<40} {claim.verdict}")
     except tuple(codes) as error:
         print(f"refused: {error}", file=sys.stderr)

@@ -8,7 +8,7 @@ written, so a certificate holds what follows, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import inf
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...graphs.errors import InputError
+from ...graphs.files.files import graph_digest
+from ...graphs.files.machine import machine_to_document
 from ...graphs.files.write import graph_to_document
 from ...graphs.graph import Graph
 from ...graphs.machine import Links, Machine
@@ -46,29 +48,50 @@ def certificate_of(problem: Problem, solution: ValidatedSolution, schedule: Any,
     schedule: its document, as it is written to a file.
     seconds: the most to spend on bounds that are not known yet.
     """
+    check_certifiable(problem.graph)
+    head = {"format": verify.FORMAT, "subject": verify.subject(schedule)}
+    return _certificate(problem, head, solution.bounds, schedule, seconds)
+
+
+def refusal_certificate(problem: Problem, bounds: Sequence[Bound], seconds: float) -> Any:
+    """Return the certificate of a problem without a schedule; None if nothing proves that, in some class.
+
+    bounds: infinite ones, as `InfeasibleError` has them.
+    seconds: the most to spend.
+    """
+    graph, machine = problem.graph, problem.machine or problem.graph.machine or Machine()
+    if device_limit(problem) < minimum_memory(graph, machine):
+        bounds = [Bound(inf, "minimum memory", "any"), *bounds]
+    if not bounds or problem.allow is not None:
+        return None
+    made_for = {"name": graph.name, "sha256": graph_digest(graph)}
+    refused = {"graph": made_for, "machine": machine_to_document(machine)}
+    return _certificate(problem, {"format": verify.FORMAT, "refused": refused}, bounds, None, seconds)
+
+
+def _certificate(
+    problem: Problem, head: dict[str, Any], bounds: Sequence[Bound], schedule: Any, seconds: float
+) -> Any:
     graph = problem.graph
-    check_certifiable(graph)
     minimums = minimum_memory(graph, problem.machine), minimum_memory_once(graph, problem.machine)
     certificate: dict[str, Any] = {
-        "format": verify.FORMAT,
-        "subject": verify.subject(schedule),
+        **head,
         "budget": int(problem.budget),
         "min_memory": {"bytes": minimums[0], "by": MEMPLAN},
         "min_memory_once": {"bytes": minimums[1], "by": MEMPLAN},
-        "bounds": [_bound_document(problem, bound, seconds) for bound in solution.bounds],
+        "bounds": [_bound_document(problem, bound, seconds) for bound in bounds],
     }
     document = graph_to_document(graph)
     try:
         claims = verify.verify(schedule, certificate, document)
-    except verify.ClaimError:
+    except (verify.ClaimError, verify.DocumentError):
         for bound in certificate["bounds"]:
             bound["proof"] = None
         claims = _claims_of(schedule, certificate, document)
     unproven = {claim.what: claim.by for claim in claims}
     for name in ("min_memory", "min_memory_once"):
         certificate[name]["by"] = unproven.get(name, "")
-    bounds = certificate["bounds"]
-    for bound, claim in zip(bounds, claims[-len(bounds) :], strict=True):
+    for bound, claim in zip(certificate["bounds"], claims[-len(bounds) :], strict=True):
         bound["by"] = claim.by
     return certificate
 
@@ -77,7 +100,7 @@ def _claims_of(schedule: Any, certificate: Any, graph: Any) -> list[verify.Claim
     try:
         return verify.verify(schedule, certificate, graph)
     except (verify.ClaimError, verify.DocumentError) as error:
-        raise InputError(f"the schedule has no certificate: {error}") from None
+        raise InputError(f"no certificate can be written: {error}") from None
 
 
 def _bound_document(problem: Problem, bound: Bound, seconds: float) -> dict[str, Any]:
@@ -118,7 +141,7 @@ def flow_proof(
     facts = facts_of(graph)
     moment = file_order(graph) if order == "file" else any_order(facts.predecessors)
     parts = [part_of(facts, moment(operation), limit, labelled=True) for operation in prices]
-    if not parts:
+    if not parts or limit <= 0:
         return None
     seconds = sum(facts.seconds) or 1.0
     bits, flows = Network(facts, parts, limit, seconds).flows(np.array([*prices.values()]), free)

@@ -96,7 +96,8 @@ def test_it_runs_alone(tmp_path: Path) -> None:
         assert refused.returncode == code, refused.stderr
         assert len(refused.stderr.splitlines()) == 1
         assert refused.stderr.startswith("refused: ")
-    assert alone(tmp_path, *documents[:2]).returncode == 1
+    assert alone(tmp_path, *documents[:1]).returncode == 1
+    assert alone(tmp_path, *documents[:2]).returncode == 2
     (tmp_path / "graph.json").write_text("{")
     assert alone(tmp_path, *documents[:2], {"format": "plan-graph/2"}).returncode == 2
 

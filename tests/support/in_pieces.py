@@ -61,10 +61,10 @@ class Checked(TorchDispatchMode):
         made = target(*args, **kwargs)
         name = target.overloadpacket.__name__ if hasattr(target, "overloadpacket") else target.__name__
         site = Traced(target, args, kwargs, made)
-        for at, along, found in site.ways():
+        for _at, _along, found in site.ways():
             if self._first and {*found.inputs.values()} - {Along(0, 1), WHOLE}:
                 continue
-            for rows in site.sizes(found, along.rows(site.values[at].shape)):
+            for rows in site.sizes(found):
                 self.split[name] += 1
                 exact = site.compare(found, rows, exact=name not in self.rounded)
                 self.inexact[name] += not exact and SUM not in found.outputs
@@ -106,7 +106,17 @@ class Traced:
             for along in _alongs(value.shape):
                 if found := pattern(self.call, self.values, at, along):
                     self._check(found, at, along)
-                    yield at, along, found
+                    yield at, along, self._from_first(found)
+
+    def _from_first(self, found: Pattern) -> Pattern:
+        """Return the pattern with rows counted from the first one of all tensors, as regions have them."""
+        parts = [part for _value, part in self._parts(found) if isinstance(part, Along)]
+        before, after = min(part.before for part in parts), min(part.after for part in parts)
+        return found.moved(-before, -after)
+
+    def rows(self, found: Pattern) -> int:
+        parts = self._parts(found)
+        return next(p.region_rows(self.values[v].shape) for v, p in parts if isinstance(p, Along))
 
     def _check(self, found: Pattern, at: int, along: Along) -> None:
         """Check that the rows are where they were asked for, and as many in each tensor."""
@@ -118,22 +128,26 @@ class Traced:
         assert own.trimmed(shape) == along.trimmed(shape), (self.call, found, at, along)
         for value, part in parts:
             if isinstance(part, Along):
-                assert part.rows(self.values[value].shape) == along.rows(shape), (self.call, found)
+                assert part.region_rows(self.values[value].shape) == along.rows(shape), (self.call, found)
 
     def _parts(self, found: Pattern) -> list[tuple[int, Any]]:
         outputs = zip(self.call.outputs, found.outputs, strict=True)
         return [*found.inputs.items(), *((v, part) for v, part in outputs if v is not None)]
 
-    def sizes(self, found: Pattern, all_rows: int) -> list[int]:
+    def sizes(self, found: Pattern) -> list[int]:
         """Return numbers of rows of a piece that all tensors have blocks of: the least, a middle one, all."""
+        all_rows = self.rows(found)
         wished = sorted({1, -(-all_rows // 2), all_rows - 1} - {0})
         return [rows for rows in wished if self._blocks(found, all_rows, rows)]
 
     def _blocks(self, found: Pattern, all_rows: int, rows: int) -> bool:
-        sizes = {rows, all_rows % rows or rows}
+        pieces = [(first, min(rows, all_rows - first)) for first in range(0, all_rows, rows)]
         for value, part in self._parts(found):
             if isinstance(part, Along):
                 shape = self.values[value].shape
+                sizes = {len(part.span(shape, *piece)) for piece in pieces}
+                if 0 in sizes:
+                    return False
                 several = sum(size > 1 for size in shape[part.start : part.stop]) > 1
                 if (several and len(sizes) > 1) or any(part.block(shape, size) is None for size in sizes):
                     return False
@@ -178,14 +192,14 @@ class Traced:
         for call in (found.before or {}).values():
             given |= _called(call, given)
         results: dict[int, Tensor] = {v: given[v] for v in given if v not in tensors}
-        all_rows = next(p.rows(self.values[v].shape) for v, p in self._parts(found) if isinstance(p, Along))
+        all_rows = self.rows(found)
         for first in range(0, all_rows, rows):
             size = min(rows, all_rows - first)
             known = {
                 value: part.piece(given[value], first, size) if isinstance(part, Along) else given[value]
                 for value, part in found.inputs.items()
             } | {value: given[value] for value in given if value not in tensors}
-            call = self.call if found.piece is None else found.piece(size)
+            call = found.in_piece(self.call, self.values, first, size)
             if found.accumulate is not None and first:
                 found.accumulate(next(iter(results.values())), *substitute(call.arguments, known))
                 continue

@@ -70,6 +70,33 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+def by_hand_of_shifted(scores: Tensor, targets: Tensor) -> Tensor:
+    scores, targets = scores[:, 1:].float(), targets[:, :-1]
+    picked = scores.gather(-1, targets[..., None])[..., 0]
+    return (torch.logsumexp(scores, -1) - picked).mean()
+
+
+SHIFTED: dict[str, Loss] = {
+    "contiguous": lambda scores, targets: functional.cross_entropy(
+        scores[..., :-1, :].contiguous().view(-1, WORDS), targets[..., 1:].contiguous().view(-1)
+    ),
+    "ignored": lambda scores, targets: functional.cross_entropy(
+        scores[:, :-1].reshape(-1, WORDS), targets[:, 1:].reshape(-1), ignore_index=3
+    ),
+    "transposed": lambda scores, targets: functional.cross_entropy(
+        scores[:, :-1].transpose(1, 2), targets[:, 1:]
+    ),
+    "of both ends": lambda scores, targets: functional.cross_entropy(
+        scores[:, 3:-5].reshape(-1, WORDS), targets[:, 4:-4].reshape(-1), reduction="sum"
+    ),
+    "by hand": by_hand_of_shifted,
+    "log softmax": lambda scores, targets: (
+        -(functional.log_softmax(scores[:, :-1].float(), -1).gather(-1, targets[:, 1:, None]).mean())
+    ),
+}
+"""Losses of tokens that predict the next one, or another: logits without the last row, or the first ones."""
+
+
 class Layers(nn.Module):
     """Layers with a wide hidden layer each, and a residual."""
 

@@ -22,7 +22,7 @@ def convolution(site: Site, at: int, along: Along) -> Pattern | None:
     into, out = _channels(site)
     ways: list[tuple[dict[int, Part], list[Part]]] = [({given: _FIRST}, [_FIRST])]
     groups = site.argument(8)
-    if along.inner > 1:
+    if not along.is_plain:
         return one_of(site, at, along, ways)  # samples only: groups of channels are counted one by one
     if groups == 1:
         with_bias: dict[int, Part] = {} if bias is None else {bias: _FIRST}
@@ -48,7 +48,7 @@ def convolution_backward(site: Site, at: int, along: Along) -> Pattern | None:
     ways: list[tuple[dict[int, Part], list[Part]]] = [
         ({gradient: _FIRST, given: _FIRST}, [_FIRST, SUM, SUM]),
     ]
-    if along.inner > 1:
+    if not along.is_plain:
         return one_of(site, at, along, ways)
     if groups == 1:
         ways.append(({gradient: _SECOND, weight: out}, [SUM, out, _FIRST]))

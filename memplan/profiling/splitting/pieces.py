@@ -6,7 +6,7 @@ pieces, so the bits are the same in each run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -64,8 +64,11 @@ class Pieces:
             made |= {v: p for v, p in zip(call.outputs, found.outputs, strict=True) if v is not None}
         self._parts = [made[value] for value in outputs]
         self._before = [one for found in patterns for one in (found.before or {}).values()]
-        sizes = {rows, region.rows % rows or rows}
-        self._steps = {size: self._made_steps(calls, patterns, outputs, size) for size in sizes}
+        self._steps: dict[tuple[int, bool, bool], list[_Step]] = {}
+        for piece in self._pieces():
+            if (kind := self._kind(*piece)) not in self._steps:
+                given = [found.in_piece(c, values, *piece) for c, found in zip(calls, patterns, strict=True)]
+                self._steps[kind] = self._made_steps(calls, patterns, outputs, given)
         pieces = -(-region.rows // rows)
         self.__name__ = f"in_{pieces}_pieces"
         self.key = sha256(self._text(region, calls, outputs).encode()).hexdigest()[:16]
@@ -78,14 +81,22 @@ class Pieces:
         for call in self._before:
             given |= _called(call, given)
         results: list[Any] = [None] * len(self._forms)
-        for first in range(0, self._all, self._rows):
-            rows = min(self._rows, self._all - first)
+        for first, rows in self._pieces():
             known = dict(given)
             for value, (piece, along) in self._sliced.items():
                 known[piece] = along.piece(given[value], first, rows)
-            for step in self._steps[rows]:
+            for step in self._steps[self._kind(first, rows)]:
                 self._run(step, known, results, first, rows)
         return results
+
+    def _pieces(self) -> Iterator[tuple[int, int]]:
+        """Yield of each piece its first row and their number."""
+        for first in range(0, self._all, self._rows):
+            yield first, min(self._rows, self._all - first)
+
+    def _kind(self, first: int, rows: int) -> tuple[int, bool, bool]:
+        """Return what pieces with the same calls have in common: the first and the last may lack rows."""
+        return rows, first == 0, first + rows == self._all
 
     def _run(self, step: _Step, known: dict[int, Tensor], results: list[Any], *piece: int) -> None:
         if step.accumulate is not None and results[step.results[0][0]] is not None:
@@ -115,8 +126,13 @@ class Pieces:
         return result.add_(made) if part is SUM else result
 
     def _made_steps(
-        self, calls: Sequence[Call], patterns: Sequence[Pattern], outputs: Sequence[int], rows: int
+        self,
+        calls: Sequence[Call],
+        patterns: Sequence[Pattern],
+        outputs: Sequence[int],
+        given: Sequence[Call],
     ) -> list[_Step]:
+        """Return the steps of a piece. given: its calls."""
         last = {v: i for i, call in enumerate(calls) for v in (*values_read(call), *made_by(call))}
         last = {v: i for v, i in last.items() if v not in self._inputs}
         place = {value: i for i, value in enumerate(outputs)}
@@ -128,16 +144,15 @@ class Pieces:
             # Nothing else of the piece reads the term, and it is added up in its own type.
             alone = results and last[results[0][1]] == i and not _is_rounded(self._forms[results[0][0]])
             sums = found.accumulate if alone else None
-            steps.append(_Step(self._in_piece(call, found, rows), sums, drop, results))
+            steps.append(_Step(self._of_pieces(call, given[i], found), sums, drop, results))
         return steps
 
-    def _in_piece(self, call: Call, found: Pattern, rows: int) -> Call:
-        """Return the call of a piece, which reads pieces of the region's inputs."""
+    def _of_pieces(self, call: Call, made: Call, found: Pattern) -> Call:
+        """Return the call of a piece so that it reads pieces of the region's inputs."""
         numbers = {value: Ref(value) for value in values_read(call)}
         for value, part in found.inputs.items():
             if value in self._sliced and isinstance(part, Along):
                 numbers[value] = Ref(self._sliced[value][0])
-        made = call if found.piece is None else found.piece(rows)
         numbers |= {value: Ref(value) for value in values_read(made) if value not in numbers}
         arguments, keywords = (_renumbered(part, numbers) for part in (made.arguments, made.keywords))
         return Call(made.target, arguments, keywords, made.outputs, made.several)

@@ -40,7 +40,7 @@ def reduced(site: Site, at: int, along: Along, *, term: bool = False, mean: bool
         return None
     if site.makes(at):
         rows = left[along.start : along.stop]
-        into = Along(rows[0], rows[-1] + 1, along.inner)
+        into = along._replace(start=rows[0], stop=rows[-1] + 1)
         # A dimension that went between two of the rows parts them.
         one_run = rows == list(into.dimensions) and gone.isdisjoint(rows)
         return Pattern({read: into}, site.all_outputs(along)) if one_run else None

@@ -77,6 +77,26 @@ class Region:
         read = (v for operation in self.operations for v in values_read(operation.call))
         return tuple(dict.fromkeys(v for v in read if self.program.values[v].storage not in self.made))
 
+    def with_all_rows(self) -> Region:
+        """Return the region with its rows counted from the first that one of its tensors has, to the last.
+
+        The tensor that it was grown from may be a slice of others.
+        """
+        parts = [
+            part
+            for call in self.calls
+            for part in (
+                *self.patterns[first_made(call)].inputs.values(),
+                *self.patterns[first_made(call)].outputs,
+            )
+            if isinstance(part, Along)
+        ]
+        before, after = (min((part[place] for part in parts), default=0) for place in (3, 4))
+        if not before and not after:
+            return self
+        patterns = {value: found.moved(-before, -after) for value, found in self.patterns.items()}
+        return replace(self, patterns=patterns, rows=self.rows - before - after)
+
     def outputs(self, needed: Container[int]) -> tuple[int, ...]:
         """Return the values that others read. needed: the storages that they read."""
         return tuple(
@@ -108,7 +128,8 @@ class Region:
     def rows_of_piece(self, pieces: int) -> int | None:
         """Return the rows of each of so many pieces but the last; None if some tensor has no such blocks."""
         rows = -(-self.rows // pieces)
-        sizes = {rows, self.rows % rows or rows}
+        # The first piece, one in between, the last.
+        runs = [(first, min(rows, self.rows - first)) for first in {0, rows, (self.rows - 1) // rows * rows}]
         for call in self.calls:
             found = self.patterns[first_made(call)]
             for value, part in (*found.inputs.items(), *zip(call.outputs, found.outputs, strict=True)):
@@ -116,7 +137,13 @@ class Region:
                     continue
                 shape = self.program.values[value].shape
                 several = sum(size > 1 for size in shape[part.start : part.stop]) > 1
-                if (several and len(sizes) > 1) or any(part.block(shape, size) is None for size in sizes):
+                sizes = {len(part.span(shape, *run)) for run in runs}
+                # None of it in a piece: there is nothing to call operators with.
+                if (
+                    0 in sizes
+                    or (several and len(sizes) > 1)
+                    or any(part.block(shape, size) is None for size in sizes)
+                ):
                     return None
         return rows
 
@@ -193,7 +220,8 @@ def regions_at(
     """
     for way, found in enumerate(_ways(uses, value, along, least, steps)):
         seeds = (Seed(value, along, least, steps=steps, way=way, place=place) for place in range(len(found)))
-        yield [replace(region, seed=seed) for region, seed in zip(found, seeds, strict=True)]
+        regions = (region.with_all_rows() for region in found)
+        yield [replace(region, seed=seed) for region, seed in zip(regions, seeds, strict=True)]
 
 
 def _ways(uses: Uses, value: int, along: Along, least: int, steps: int | None) -> Iterator[list[Region]]:
@@ -296,7 +324,7 @@ class _Growth:
         if self._uses.exact and any(part is SUM and self._is_rounded(value) for value, part in made):
             return False
         for value, part in (*found.inputs.items(), *made):
-            if isinstance(part, Along) and part.rows(self._program.values[value].shape) != self._rows:
+            if isinstance(part, Along) and part.region_rows(self._program.values[value].shape) != self._rows:
                 return False
             read = value in found.inputs
             known = value in self._parts and not (read and part is WHOLE)

@@ -20,16 +20,34 @@ class Along(NamedTuple):
 
     inner: neighbouring indices of these dimensions that are one row. Rows of `[batch, tokens]` along the
         batch are `tokens` neighbours each in `[batch * tokens]`.
+    before, after: the region's rows that the tensor does not have, before its first and after its last. The
+        logits of all tokens but the last, `logits[:-1]`, have one row less.
     """
 
     start: int
     stop: int
     inner: int = 1
+    before: int = 0
+    after: int = 0
 
     def rows(self, shape: Shape) -> int:
         """Return how many rows a shape has; 0 if an index would be in two of them."""
         count = prod(shape[self.start : self.stop])
         return 0 if count % self.inner else count // self.inner
+
+    def region_rows(self, shape: Shape) -> int:
+        """Return how many rows the region has; 0 as `rows`."""
+        own = self.rows(shape)
+        return own and self.before + own + self.after
+
+    def span(self, shape: Shape, first: int, rows: int) -> range:
+        """Return which rows of a shape are among so many of the region's from the first."""
+        begin = max(first - self.before, 0)
+        return range(begin, max(begin, min(first + rows - self.before, self.rows(shape))))
+
+    def moved(self, before: int, after: int) -> Along:
+        """Return the same rows in a region with so many more before and after."""
+        return self._replace(before=self.before + before, after=self.after + after)
 
     @property
     def dimensions(self) -> range:
@@ -43,7 +61,12 @@ class Along(NamedTuple):
             start, stop = start + 1, start + 2
         while stop < self.stop and prod(shape[start:stop]) % rows:
             stop += 1
-        return Along(start, stop, prod(shape[start:stop]) // rows)
+        return self._replace(start=start, stop=stop, inner=prod(shape[start:stop]) // rows)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each index is one row, and the region has no others."""
+        return self.inner == 1 and not self.before and not self.after
 
     def shifted(self, by: int) -> Along:
         return self._replace(start=self.start + by, stop=self.stop + by)
@@ -63,10 +86,11 @@ class Along(NamedTuple):
         return tuple(sizes) if left == 1 else None
 
     def piece(self, tensor: Tensor, first: int, rows: int) -> Tensor:
-        """Return a view of so many rows from the first. Only for rows that are a block."""
-        block = self.block(tensor.shape, rows)
+        """Return a view of what is among so many of the region's rows from the first. Only for blocks."""
+        span = self.span(tensor.shape, first, rows)
+        block = self.block(tensor.shape, len(span))
         assert block is not None
-        first *= self.inner
+        first = span.start * self.inner
         for dimension in reversed(range(self.start, self.stop)):
             first, begin = divmod(first, tensor.shape[dimension])
             if block[dimension] < tensor.shape[dimension]:
@@ -86,5 +110,6 @@ def regrouped(shape: Shape, along: Along, other: Shape) -> Along | None:
     for stop in range(start + 1, len(other) + 1):
         count = prod(other[start:stop])
         if count and count % rows == 0:
-            return Along(start, stop, count // rows).trimmed(other)
+            there = along._replace(start=start, stop=stop, inner=count // rows)
+            return there.trimmed(other)
     return None

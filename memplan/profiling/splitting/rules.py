@@ -43,6 +43,8 @@ class Pattern(NamedTuple):
     inputs: per tensor that it reads where the rows are in it, or WHOLE.
     outputs: of each result.
     piece: makes the call of a piece, of the call and the number of its rows; None if it is the same call.
+    cut: makes the call of a piece whose result has other rows than its input, as a slice does: of the place
+        of the slice in the larger tensor's rows, of the slice's rows, and of the larger tensor's.
     accumulate: makes and adds a term at once, for calls with one result; None: it is made first.
     forms: inputs of which only the form is read.
     before: makes results that are WHOLE from whole inputs, by their position among the results: pieces take
@@ -55,6 +57,33 @@ class Pattern(NamedTuple):
     accumulate: Accumulate | None = None
     before: Mapping[int, Call] | None = None
     forms: frozenset[int] = frozenset()
+    cut: Callable[[int, int, int], Call] | None = None
+
+    def moved(self, before: int, after: int) -> Pattern:
+        """Return the same in a region with so many more rows before and after."""
+
+        def part(one: Part) -> Part:
+            return one.moved(before, after) if isinstance(one, Along) else one
+
+        inputs = {value: part(one) for value, one in self.inputs.items()}
+        return self._replace(inputs=inputs, outputs=tuple(map(part, self.outputs)))
+
+    def in_piece(self, call: Call, forms: Sequence[Value], first: int, rows: int) -> Call:
+        """Return the call of a piece. forms: of the values. first, rows: of the region."""
+        if self.piece is None and self.cut is None:
+            return call
+        parts = (*self.inputs.items(), *zip(call.outputs, self.outputs, strict=True))
+        spans = [
+            (part.before + (span := part.span(forms[value].shape, first, rows)).start, len(span))
+            for value, part in parts
+            if value is not None and isinstance(part, Along)
+        ]
+        if self.cut is None:
+            assert self.piece is not None
+            # All of its tensors have the same rows.
+            return self.piece(spans[0][1]) if spans else self.piece(rows)
+        (whole, size), (part, count) = sorted(spans, key=lambda span: (span[0], -span[1]))
+        return self.cut(part - whole, count, size)
 
 
 class Site:
@@ -137,7 +166,7 @@ class Site:
 
     def with_arguments(self, places: Mapping[int, Any], target: Any = None) -> Call:
         """Return the call with other arguments at these places."""
-        given = list(self.call.arguments)
+        given = [*self.call.arguments, *[None] * (max(places) + 1 - len(self.call.arguments))]
         for place, argument in places.items():
             given[place] = argument
         call = self.call
@@ -311,14 +340,14 @@ def one_of(
         known = {**dict(zip(site.call.outputs, outputs, strict=True)), **inputs}
         part = known.get(at)
         if isinstance(part, Along) and part.dimensions == along.dimensions:
-            inner = along.inner
-            found = {value: _of_inner(inputs.get(value, WHOLE), inner) for value in site.reads}
-            return Pattern(found, tuple(_of_inner(each, inner) for each in outputs))
+            found = {value: _like(inputs.get(value, WHOLE), along) for value in site.reads}
+            return Pattern(found, tuple(_like(each, along) for each in outputs))
     return None
 
 
-def _of_inner(part: Part, inner: int) -> Part:
-    return part._replace(inner=inner) if isinstance(part, Along) else part
+def _like(part: Part, along: Along) -> Part:
+    """Return a part of a way as rows like those asked for."""
+    return along._replace(start=part.start, stop=part.stop) if isinstance(part, Along) else part
 
 
 def share_of_mean(target: Callable[..., Tensor], share: float, *arguments: Any, **keywords: Any) -> Tensor:

@@ -64,7 +64,7 @@ class Split(NamedTuple):
             found[name] = {
                 "pieces": cut.pieces,
                 "operations": names,
-                "seed": [*seed[:1], [*seed.along], *seed[2:]],
+                "seed": [*seed[:1], [*seed.along[:3]], *seed[2:]],
             }
         return found
 

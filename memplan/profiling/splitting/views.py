@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...program.program import Call
 from .rows import Along, regrouped
 from .rules import (
     WHOLE,
@@ -98,7 +99,7 @@ def _order(site: Site) -> list[int]:
 def _permutes(site: Site, along: Along, back: bool) -> Along | None:
     order = _order(site)
     places = order[along.start : along.stop] if back else [order.index(d) for d in along.dimensions]
-    moved = Along(places[0], places[-1] + 1, along.inner)
+    moved = along._replace(start=places[0], stop=places[-1] + 1)
     return moved if places == list(moved.dimensions) else None  # else they are not neighbours any more
 
 
@@ -188,6 +189,55 @@ def _sliced(site: Site) -> Sequence[int]:
     return [] if all_of_it and start in (None, 0) and step == 1 else [dimension]
 
 
+_OTHER_DIMENSIONS = aligned(_sliced)
+_OTHER_DIMENSIONS_BACKWARD = aligned(lambda site: [site.dimension(2, site.made[0])], resized=1)
+
+
+def sliced(site: Site, at: int, along: Along) -> Pattern | None:
+    """Split `slice(input, dimension, start, end, step)`: along the dimension the result has fewer rows."""
+    if (found := _OTHER_DIMENSIONS(site, at, along)) is not None:
+        return found
+    parts = _of_slice(site, at, along, site.reads[0], first=1)
+    if parts is None:
+        return None
+
+    def cut(offset: int, part: int, _whole: int) -> Call:
+        return site.with_arguments({1: site.argument(1, 0), 2: offset, 3: offset + part, 4: 1})
+
+    return Pattern({site.reads[0]: parts[0]}, (parts[1],), cut=cut)
+
+
+def sliced_backward(site: Site, at: int, along: Along) -> Pattern | None:
+    """Split `slice_backward(gradient, sizes, dimension, start, end, step)`, of which the rest is zeros."""
+    if (found := _OTHER_DIMENSIONS_BACKWARD(site, at, along)) is not None:
+        return found
+    parts = _of_slice(site, at, along, site.made[0], first=2)
+    if parts is None:
+        return None
+
+    def cut(offset: int, part: int, whole: int) -> Call:
+        sizes = parts[0].block(site.shape(site.made[0]), whole)
+        return site.with_arguments({1: sizes, 3: offset, 4: offset + part, 5: 1})
+
+    return Pattern({site.reads[0]: parts[1]}, (parts[0],), cut=cut)
+
+
+def _of_slice(site: Site, at: int, along: Along, whole: int, first: int) -> tuple[Along, Along] | None:
+    """Return where rows along the sliced dimension are in the larger tensor and in its slice.
+
+    whole: the larger one. first: position of the argument that is the dimension, before start, end and step.
+    """
+    dimension = site.dimension(first, whole)
+    size = site.shape(whole)[dimension]
+    start, end, step = slice(*(site.argument(first + place) for place in (1, 2, 3))).indices(size)
+    only = along.dimensions == range(dimension, dimension + 1) and along.inner == 1
+    if not only or step != 1 or end <= start or site.call.keywords:
+        return None
+    if at == whole:
+        return along, along.moved(start, size - end)
+    return along.moved(-start, end - size), along
+
+
 def _padded(site: Site) -> Sequence[int]:
     """Return the dimensions that get more. Of the pairs of numbers the first is for the last dimension."""
     pads, rank = site.argument(1), len(site.shape(site.reads[0]))
@@ -222,8 +272,8 @@ VIEWS: dict[str, Rule] = {
     "select": _both(_selects),
     "select_backward": _both(_selects_backward, resized=1),
     "unbind": _both(_unbinds),
-    "slice": aligned(_sliced),
-    "slice_backward": aligned(lambda site: [site.dimension(2, site.made[0])], resized=1),
+    "slice": sliced,
+    "slice_backward": sliced_backward,
     **dict.fromkeys(("split", "split_with_sizes"), aligned(named())),
     "unfold": aligned(named("dimension")),
     "unfold_backward": aligned(lambda site: [site.dimension(2, site.made[0])], resized=1),

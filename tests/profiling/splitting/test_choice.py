@@ -15,7 +15,17 @@ from memplan.profiling.splitting.choice import Choice, counts
 from memplan.profiling.splitting.region import Region
 from memplan.profiling.splitting.split import Split, split_as_in
 from memplan.tracing.output_layouts import residents
-from splitting_families import FAMILIES, Images, Layers, Traced, traced, traced_of
+from splitting_families import (
+    FAMILIES,
+    SHIFTED,
+    WORDS,
+    Images,
+    LanguageModel,
+    Layers,
+    Traced,
+    traced,
+    traced_of,
+)
 from torch import nn
 
 
@@ -66,6 +76,53 @@ def test_logits_never_exist_as_a_whole(name: str) -> None:
     logits = 4 * 16 * 400 * 4
     assert any(storage.bytes >= logits for storage in one.program.storages)
     assert not any(storage.bytes >= logits for storage in found.program.storages)
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+def test_shifted_logits_of_one_sequence_split_along_its_tokens(name: str) -> None:
+    torch.manual_seed(0)
+    words = torch.randint(WORDS, (1, 64))
+    one = traced_of(LanguageModel(SHIFTED[name]), (words, words))
+    choice = Choice(one.program, one.measured)
+    found = choice.within(largest(one) // 3)
+    assert found is not None
+    assert choice.largest <= largest(one) // 3
+    assert {cut.region.rows for cut in found.cuts.values()} == {64}
+    accuracy(one.iteration, one.program, found.program, found.kernels)
+    remade = split_as_in(found.document(), one.program)
+    keys = [[kernel.key for _members, kernel in each.kernels.values()] for each in (found, remade)]
+    assert keys[0] == keys[1]
+
+
+def test_the_shifted_loss_of_transformers_splits_along_tokens() -> None:
+    losses = pytest.importorskip("transformers.loss.loss_utils")
+    torch.manual_seed(0)
+    words = torch.randint(WORDS, (1, 64))
+    model = LanguageModel(lambda scores, targets: losses.ForCausalLMLoss(scores, targets, WORDS))
+    one = traced_of(model, (words, words))
+    found = Choice(one.program, one.measured).within(largest(one) // 4)
+    assert found is not None
+    assert {cut.region.rows for cut in found.cuts.values()} == {64}
+    accuracy(one.iteration, one.program, found.program, found.kernels)
+
+
+def test_a_shift_does_not_split_with_what_is_not_shifted() -> None:
+    """Each row of `x[1:] * x[:-1]` needs two rows of x."""
+
+    class Differences(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Linear(16, 256), nn.Linear(256, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.inner(x)
+            return self.outer(torch.relu(hidden[1:] * hidden[:-1])).mean()
+
+    torch.manual_seed(0)
+    one = traced_of(Differences(), (torch.randn(64, 16),))
+    found = Choice(one.program, one.measured).within(1)
+    assert found is not None
+    accuracy(one.iteration, one.program, found.program, found.kernels)
 
 
 def test_a_graph_says_how_its_regions_are_made() -> None:

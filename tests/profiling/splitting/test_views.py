@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from in_pieces import Checked, Traced
+from memplan.profiling.splitting.operators import pattern
+from memplan.profiling.splitting.rows import Along
 from memplan.profiling.splitting.views import VIEWS
 from operator_cases import Cases, Drawn
 from torch.nn import functional
@@ -60,6 +63,22 @@ def parts(drawn: Drawn) -> None:
     torch.cat([torch.empty(0), one], dimension)
     drawn.back(torch.stack([one, one * 2], drawn.size(-one.dim() - 1, one.dim())))
     aten.alias(one).detach()
+
+
+def test_a_slice_splits_along_its_own_dimension() -> None:
+    torch.manual_seed(0)
+    checked = Checked()
+    with checked:
+        for begin, end in ((0, -1), (1, None), (3, 10), (11, None)):
+            given = torch.randn(2, 12, 3)
+            part = aten.slice(given, 1, begin, 2**62 if end is None else end)
+            aten.slice_backward(part, [2, 12, 3], 1, begin, 2**62 if end is None else end, 1)
+    assert checked.split["slice"] >= 4
+    assert checked.split["slice_backward"] >= 4
+    site = Traced(aten.slice.Tensor, (torch.randn(12, 3), 0, 1, 12), {}, torch.randn(11, 3))
+    found = pattern(site.call, site.values, 0, Along(0, 1))
+    assert found is not None
+    assert found.outputs == (Along(0, 1, before=1),)
 
 
 @CASES.covering("repeat", "flip", "roll", "constant_pad_nd", "unfold", "unfold_backward", "tril", "triu")

@@ -16,8 +16,9 @@ from ...devices.measuring.measure import Measurement
 from ...graphs.graph import Kind, Phase
 from ...program.program import Program
 from .forms import without_forms
+from .growth import Uses, regions_at
 from .memory import piece_bytes
-from .region import Region, Uses, regions_at
+from .region import Region
 from .rows import Along
 from .split import Cut, Split, outputs_of, split
 

@@ -1,6 +1,6 @@
 """A program with regions that run in pieces, as one operation each.
 
-    program ──▶ regions around what is large (region.py) ──▶ in k pieces (pieces.py) ──▶ program
+    program ──▶ regions around what is large (growth.py) ──▶ in k pieces (pieces.py) ──▶ program
 
 A tensor that only its region has is not in the program any more. Names of what stays and the fingerprint are
 those of the program that was split.
@@ -20,8 +20,9 @@ from ...program.renumbered import with_operations
 from ..fusion.fused import Kernels
 from ..fusion.members import Members
 from .forms import without_forms
+from .growth import Uses, regions_at
 from .pieces import Pieces
-from .region import Region, Uses, regions_at
+from .region import Region
 from .rows import Along
 
 SPLIT = "split"

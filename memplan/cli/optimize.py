@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -16,6 +14,7 @@ from .exits import Exit
 from .export_views import subject_of, write_view
 from .in_pieces import advise_pieces, of_shares, solve_in_pieces
 from .measured_before import graph_measured_before
+from .next_command import next_rows
 from .options import chosen_machine, output_options
 from .phases import Phases
 from .printing.figures import made_rows
@@ -115,7 +114,8 @@ def optimize(
     schedule.tell()
     held = open_schedule(schedule_to.path, graph_to.path, output)
     bound_seconds = 0.0 if found.solution.interrupted else min(PRICE_SECONDS, search.bound_time)
-    page = page_of(held, subject_of(held, validate_schedule(held, schedule_to.path)), bound_seconds)
+    subject = subject_of(held, validate_schedule(held, schedule_to.path))
+    page = page_of(held, subject, bound_seconds, schedule=schedule_to.path)
     report = write_out(report_to, partial(write_view, page))
     output.result(
         {
@@ -133,7 +133,7 @@ def optimize(
                 *graph_line,
                 *schedule.row("schedule"),
                 *report.row("report"),
-                *([] if estimated else _next(model, schedule_to.path, measurement)),
+                *next_rows(held, schedule_to.path, subject.report.overhead),
             ]
         ),
     )
@@ -144,10 +144,3 @@ def optimize(
     if found.solution.interrupted:
         output.note("interrupted: this is the best schedule so far")
         raise SystemExit(Exit.INTERRUPTED)
-
-
-def _next(model: str, schedule: Path, measurement: Measurement) -> Iterator[Row]:
-    """Yield the commands that run the schedule."""
-    yield "compare", f"plan run {schedule} --model {model}"
-    if measurement.optimizer is not None:
-        yield "train", f"plan train {schedule} --model {model} --steps 1000 --checkpoint FOLDER"

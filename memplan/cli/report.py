@@ -20,6 +20,7 @@ from ..report.origin import made
 from ..report.page import page
 from ..report.subject import Subject
 from .export_views import subject_of, write_view
+from .next_command import next_rows
 from .options import FILE, bound_time_option, graph_option, output_options, writable_as
 from .parameter_types import DOCUMENT
 from .printing.figures import policy_row, report_document
@@ -78,7 +79,8 @@ def report(
     of_graph = graph_path is None and is_graph(schedule)
     held = open_baseline(schedule, output) if of_graph else open_schedule(schedule, graph_path, output)
     subject = subject_of(held, validate_schedule(held, schedule))
-    data = page_of(held, subject, bound_time, table, measured)
+    of_file = None if of_graph else schedule
+    data = page_of(held, subject, bound_time, table, measured, schedule=of_file)
     written = write_out(to, partial(write_view, data))
     output.result(
         {**report_document(subject.report, held.budget), "report": written.name, "bytes": len(data)},
@@ -93,12 +95,19 @@ def page_of(
     bound_seconds: float,
     table: Path | None = None,
     measured: Path | None = None,
+    *,
+    schedule: Path | None,
 ) -> bytes:
-    """Return the page of a schedule. table, measured: files of --bench and --run."""
+    """Return the page of a schedule.
+
+    table, measured: files of --bench and --run. schedule: its file, None for a baseline without one.
+    """
+    following = () if schedule is None else next_rows(held, schedule, subject.report.overhead)
     document = {
         **facts(subject, bound_seconds),
         "title": held.graph.name,
         "origin": _origin(held),
+        "next": [*following],
         "bench": None if table is None else _points(table, held),
         "run": None if measured is None else _run(measured),
     }

@@ -21,6 +21,7 @@ from ..report.curves import table as curve_table
 from ..report.picture import picture
 from ..report.traces.planned import planned
 from .export_views import subject_of, trace_option, write_trace, write_view
+from .next_command import next_rows
 from .options import FILE, graph_option, output_options, writable_as
 from .parameter_types import DOCUMENT
 from .printing import breakdown
@@ -102,6 +103,7 @@ def show(
     else:
         output.lines(_lines(held, report, accounts, output.width))
         output.lines(_picture(held, replay, output))
+        output.lines(_next(held, schedule, report))
 
 
 def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> Iterator[Text]:
@@ -140,6 +142,13 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
         yield Text(f"{counted(found['steps'], 'collective')}, {duration(found['time'])} on the network")
     if accounts["peak_at"]:
         yield from _peak(accounts["peak_at"], width)
+
+
+def _next(held: Held, schedule: Path, report: Report) -> Iterator[Text]:
+    rows = [*next_rows(held, schedule, report.overhead)]
+    if rows:
+        yield Text("")
+        yield from labelled(rows)
 
 
 def _repeats(recomputed: list[dict[str, Any]]) -> Iterator[Text]:

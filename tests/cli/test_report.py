@@ -40,6 +40,13 @@ def shown(path: str = "r.html") -> dict[str, Any]:
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
+def test_the_page_has_the_commands_to_go_on_with(plan: Plan) -> None:
+    assert plan("report", "s.json", "--bound-time", "0", "-o", "r.html").exit_code == 0
+    assert shown()["next"] == [["more memory", "plan solve g.json --budget 80% -o g-80.schedule.json"]]
+    assert plan("report", "g.json", "-o", "r.html").exit_code == 0
+    assert shown()["next"] == []  # a baseline: there is no schedule file to run
+
+
 @pytest.mark.scripts
 def test_a_page_with_all_that_is_known(plan: Plan) -> None:
     assert (

@@ -12,6 +12,11 @@ function head() {
     : `; at most ${percent(data.above)} slower than the fastest there can be`;
   put("verdict", element("b", fits), `, ${beside}${proof}.`);
   put("limits", ...data.limits.filter((line) => line).map((line) => element("p", line)));
+  put("next", ...(data.next ?? []).flatMap(([label, command]) => {
+    const line = element("dd");
+    line.append(element("code", command));
+    return [element("dt", label), line];
+  }));
   const share = size ? `${(100 * figures.peak / size).toFixed(1)} % of the ${inArena ? "arena" : "budget"}` : "no budget";
   const rows = [
     ["time", seconds(figures.time), `baseline ${seconds(figures.baseline_time)}`],

@@ -32,7 +32,7 @@ def with_settings(
 ) -> SizeRequest:
     """Return the request with what files of settings say, which notes tell. Raises InputError, one line.
 
-    paths: files beside the model; the model itself may be one.
+    paths: files that go with the model, which may itself be one.
     given: names of options that the user gave, as `Settings.options` has them, and 'total', 'ranks', 'link'.
     """
     model, files = request.model, [*paths]

@@ -19,7 +19,7 @@ _NAMES = {
     "rmsprop8bit": "rmsprop_8bit rmsprop_bnb_8bit",
     "muon": "muon",
 }
-_KNOWN = {name: ours for ours, names in _NAMES.items() for name in names.split()}
+_KNOWN = {name: known for known, names in _NAMES.items() for name in names.split()}
 
 
 def take_optimizer(settings: Settings, name: str | None, key: str) -> None:

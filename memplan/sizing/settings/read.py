@@ -62,7 +62,7 @@ def read_settings(path: Path) -> list[Settings]:
     tool.read(Keys(row, str(path)), settings)
     found = [settings]
     for name in settings.includes:
-        # Paths are relative to the folder in which training starts, or beside the file.
+        # Paths are relative to the folder in which training starts, or to the folder of the file.
         there = next((one for one in (Path(name), path.parent / name) if one.is_file()), None)
         if there is None:
             settings.uncounted.append(f"{name}: no such file")

@@ -67,6 +67,11 @@ def solve(
     check_spared(to, graph, search.machine_path)
     if certificate_path is not None:
         check_certifiable(loaded)
+        others = {path.resolve() for path in (graph, search.machine_path, log_path, to.path) if path}
+        if certificate_path.resolve() in others:
+            raise InputError(
+                f"{certificate_path}: --certificate would write over another file of this command"
+            )
     machine = chosen_machine(search.machine_path, output) or loaded.machine
     try:
         found = solve_graph(

@@ -17,6 +17,7 @@ from memplan.graphs.generators import chain
 from training_graphs import training
 
 Plan = Callable[..., Result]
+FILES = ("s.json", "c.json", "none.json")
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.chdir(tmp_path)
     write_files()
     save_graph(training(6, 1), "training.json")
-    for name, text in zip(("s.json", "c.json"), certified(), strict=True):
+    for name, text in zip(FILES, certified(), strict=True):
         Path(name).write_text(text)
     return run
 
@@ -35,22 +36,26 @@ def run(*arguments: object) -> Result:
 
 
 @cache
-def certified() -> tuple[str, str]:
-    options = (
+def certified() -> tuple[str, ...]:
+    """Return a schedule, its certificate, and that of a budget without a schedule."""
+    call = (
+        "solve",
+        "training.json",
         "--solver",
         "search",
+        "--time-limit",
+        "1",
         "--bound-time",
-        "1s",
-        "-o",
-        "s.json",
-        "--certificate",
-        "c.json",
+        "1",
         "--json",
     )
-    result = run("solve", "training.json", "--budget", "60%", *options)
+    result = run(*call, "--budget", "60%", "-o", "s.json", "--certificate", "c.json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["certificate"] == "c.json"
-    return Path("s.json").read_text(), Path("c.json").read_text()
+    refused = run(*call, "--budget", "1KB", "--certificate", "none.json")
+    assert refused.exit_code == 3
+    assert "what proves it is in none.json" in refused.stderr
+    return tuple(Path(name).read_text() for name in FILES)
 
 
 def write(name: str, source: str, change: Callable[[Any], object]) -> None:
@@ -143,6 +148,16 @@ ERRORS = {
         2,
         "cannot be written",
     ),
+    "over-the-schedule": (
+        ["solve", "chain.json", "--budget", "100%", "-o", "x.json", "--certificate", "x.json"],
+        2,
+        "--certificate would write over another file",
+    ),
+    "over-the-graph": (
+        ["solve", "chain.json", "--budget", "100%", "--certificate", "./chain.json"],
+        2,
+        "--certificate would write over another file",
+    ),
     "of-no-suffix": (
         ["solve", "chain.json", "--budget", "100%", "--certificate", "c.txt"],
         2,
@@ -155,8 +170,6 @@ ERRORS = {
 def test_an_error_is_one_line_with_its_exit_code(fault: str, plan: Plan) -> None:
     write("less.json", "c.json", lambda row: row.pop("bounds"))
     write("of.json", "c.json", lambda row: row.update(subject="0"))
-    result = plan("solve", "training.json", "--budget", "1KB", "--certificate", "none.json")
-    assert result.exit_code == 3
     arguments, code, expected = ERRORS[fault]
     result = plan(*arguments)
     assert result.exit_code == code, result.stderr
@@ -165,9 +178,33 @@ def test_an_error_is_one_line_with_its_exit_code(fault: str, plan: Plan) -> None
     assert result.stderr.splitlines()[-1].startswith("plan: error: ")
 
 
+def test_an_offloading_bound_says_whose_it_is(plan: Plan) -> None:
+    save_graph(training(6, 2, update="end"), "offload.json")
+    Path("links.yaml").write_text("links: {d2h: 1MB/s, h2d: 1MB/s}\n")
+    options = ("--machine", "links.yaml", "--solver", "joint", "--time-limit", "2", "--bound-time", "2")
+    call = ("solve", "offload.json", "--budget", "60%", *options, "-o", "o.json", "--certificate", "oc.json")
+    result = plan(*call)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(plan("verify", "o.json", "--certificate", "oc.json", "--json").stdout)
+    words = {claim["by"] for claim in found["claims"] if claim["claim"].startswith("lower bound")}
+    assert words <= {"", "HiGHS", "memplan's offloading program"}
+    assert {claim["claim"]: claim["checked"] for claim in found["claims"]}["time"]
+
+
+def test_a_schedule_that_pins_nothing_is_written_without_a_certificate(plan: Plan) -> None:
+    save_graph(training(6, 2), "pageable.json")
+    link = "{rate: 1MB/s, pageable: 1MB/s}"
+    Path("links.yaml").write_text(f"host: {{pinned: 0}}\nlinks: {{d2h: {link}, h2d: {link}}}\n")
+    options = ("--machine", "links.yaml", "--solver", "store-all", "--bound-time", "0", "-o", "p.json")
+    result = plan("solve", "pageable.json", "--budget", "100%", *options, "--certificate", "pc.json")
+    assert result.exit_code == 2
+    assert "pinned: 0" in result.stderr
+    assert Path("p.json").exists()
+    assert "peak" in result.stdout
+    assert not Path("pc.json").exists()
+
+
 def test_that_there_is_no_schedule_is_proven(plan: Plan) -> None:
-    refused = plan("solve", "training.json", "--budget", "1KB", "--certificate", "none.json")
-    assert refused.exit_code == 3
     result = plan("verify", "training.json", "--certificate", "none.json")
     assert result.exit_code == 0, result.stderr
     assert "no schedule: proven" in result.stdout

@@ -25,13 +25,16 @@ from ...planner.bounds import backward_once, minimum_memory, minimum_memory_once
 from ...planner.certificates import verify
 from ..candidates import device_limit
 from ..problem import Bound, OrderName, Problem, ValidatedSolution
-from .lower_bounds import known_residency
+from .lower_bounds import ALL_OPERATIONS, known_residency
 from .residency.cuts import Kind, Network, part_of
 from .residency.facts import facts_of
 from .residency.order import any_order, file_order
 
 MEMPLAN = "memplan"
 """The name of what is computed without a proof that is written down."""
+OFFLOADING = "memplan's offloading program"
+_METHODS = {"offload": OFFLOADING, "residency": MEMPLAN, ALL_OPERATIONS: MEMPLAN}
+"""Names of bounds -> who claims them; others are solvers' names."""
 
 
 def check_certifiable(graph: Graph) -> None:
@@ -110,7 +113,7 @@ def _bound_document(problem: Problem, bound: Bound, seconds: float) -> dict[str,
         "transfers": bound.transfers,
         "backward_again": bound.backward_again,
         "form": bound.form,
-        "by": bound.by or bound.name,
+        "by": bound.by or _METHODS.get(bound.name, bound.name),
         "proof": _proof(problem, bound, seconds),
     }
 

@@ -65,6 +65,14 @@ def test_names_are_escaped() -> None:
     assert "Solution by <b>" in shown(replace(found, solver="<b>"))[0]
 
 
+def test_a_bound_that_nothing_checks_says_by_whom() -> None:
+    graph = chain(3)
+    found = memplan.solve("store-all", memplan.Problem(graph, baseline(graph).peak))
+    assert "not checked" not in repr(found)
+    believed = replace(found, bounds=(replace(found.bounds[0], by="HiGHS"),))
+    assert "by HiGHS, not checked" in repr(believed)
+
+
 def test_a_step_shows_its_plan_and_what_it_has_done(step: memplan.Step) -> None:
     before = repr(step)
     assert before.startswith("<Step of Sequential: 0 iterations, ")

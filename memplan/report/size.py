@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..comparison.tables import Table
 from ..graphs.units import format_bytes
+from .page import ASSETS
 from .still import html_table, still_page
 from .tradeoff import STYLE as CURVE_STYLE
 from .tradeoff import Curve
@@ -19,6 +20,12 @@ _STYLE = """
 .batches text { fill: currentColor; font: 12px system-ui, sans-serif; }
 .batches .rate { fill: #7fa8c9; } .batches .best { fill: var(--good); }
 .batches .span { stroke: currentColor; stroke-width: 1.5; } .batches .mark { fill: currentColor; }
+.filter { display: flex; flex-wrap: wrap; gap: 0.4rem 1.2rem; align-items: baseline; margin: 0.6rem 0; }
+.filter input { font: inherit; width: 9rem; color: inherit; background: var(--ground); }
+.filter input { border: 1px solid var(--line); border-radius: 4px; padding: 0.15rem 0.4rem; }
+.filter + .wide th { cursor: pointer; }
+.filter + .wide tr[hidden] { display: none; }
+@media (scripting: none) { .filter { display: none; } }
 p.answer { font-size: 1.1rem; }
 """
 _WIDTH, _ROW, _BASE, _LEFT, _RIGHT = 380, 22, 15, 64, 306
@@ -34,25 +41,42 @@ class Bar(NamedTuple):
     needs: tuple[float, float, float] | None
 
 
+class Filter(NamedTuple):
+    """A field that chooses rows of a table.
+
+    column: its head. most: whether a number is the most that is shown, or the least; None: a text to find.
+    """
+
+    label: str
+    column: str
+    most: bool | None = None
+
+
 class Section(NamedTuple):
-    """A table with figures and a line above it. untitled: a terminal shows it without its title."""
+    """A table with figures and a line above it.
+
+    untitled: a terminal shows it without its title. filters: fields above the table that choose its rows.
+    """
 
     table: Table
     bars: tuple[Bar, ...] = ()
     answer: str = ""
     curves: tuple[Curve, ...] = ()
     untitled: bool = False
+    filters: tuple[Filter, ...] = ()
 
 
 def page(title: str, sections: Iterable[Section], origin: Sequence[str]) -> str:
     """Return the page as self-contained HTML. origin: how it was made, a line each."""
-    return still_page(title, _body(title, sections, origin), _STYLE + CURVE_STYLE)
+    return still_page(title, _body(title, [*sections], origin), _STYLE + CURVE_STYLE)
 
 
-def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Iterator[str]:
+def _body(title: str, sections: Sequence[Section], origin: Sequence[str]) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1>"
     yield sections_html(sections)
     yield f"<footer>{'<br>'.join(map(escape, origin))}</footer>"
+    if any(section.filters for section in sections):
+        yield f"<script>{(ASSETS / 'filter.js').read_text(encoding='utf-8')}</script>"
 
 
 def sections_html(sections: Iterable[Section]) -> str:
@@ -70,9 +94,22 @@ def _sections(sections: Iterable[Section]) -> Iterator[str]:
         if section.bars:
             yield from _picture(section.bars)
         yield curve_picture(section.curves)
+        if section.filters and section.table.rows:
+            yield from _form(section)
         # A last column without a head has verdicts, not names.
         verdicts = section.table.heads[-1:] == [""] and section.table.heads[0] == "batch"
         yield from html_table(section.table._replace(title=""), names_last=verdicts)
+
+
+def _form(section: Section) -> Iterator[str]:
+    """Yield the fields above a table; without scripts they are not shown."""
+    yield '<form class="filter">'
+    for label, column, most in section.filters:
+        kind = 'type="search"' if most is None else 'type="number" min="0" step="any"'
+        bound = ' data-most="1"' if most else ""
+        yield f'<label>{escape(label)} <input name="{escape(column)}" {kind}{bound}></label>'
+    count = len(section.table.rows)
+    yield f"<output>{count} of {count}</output></form>"
 
 
 def _picture(bars: Sequence[Bar]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from ..graphs.machines.presets import ASSUMED
 from ..graphs.units import duration, format_bytes, signed
 from ..planner.bounds import offloads
 from ..planner.budget import spelled
-from ..report.size import Bar, Section
+from ..report.size import Bar, Filter, Section
 from ..report.tradeoff import Curve
 from .alternatives import Alternative
 from .estimate_range import Span, time_span
@@ -98,10 +98,21 @@ def _several(sizes: Sizes, *, page: bool) -> Answer:
     return Answer(
         line="",
         facts=several_facts(sizes.subject),
-        table=Section(table, answer=unfinished(sizes)),
+        table=Section(table, answer=unfinished(sizes), filters=_filters(priced=priced)),
         summary=[("most samples for the price", best.preset.name)] if best else [],
         details=[],
         page=[*first, *(_batch_section(found, found.preset.name) for found in results)] if page else [],
+    )
+
+
+def _filters(*, priced: bool) -> tuple[Filter, ...]:
+    """Return the fields that choose GPUs on the page."""
+    price = (Filter("least samples per 1.00", "samples per 1.00", most=False),) if priced else ()
+    return (
+        Filter("card", "gpu"),
+        Filter("most seconds an iteration", "time", most=True),
+        Filter("least samples/s", "samples/s", most=False),
+        *price,
     )
 
 

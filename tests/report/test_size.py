@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from memplan.comparison.tables import Table
-from memplan.report.size import Bar, Section, page
+from memplan.report.size import Bar, Filter, Section, page
 from memplan.sizing.estimate_range import Span
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -64,6 +66,67 @@ def test_bars_are_as_long_as_batches_are_fast_and_the_best_is_marked() -> None:
     (line,) = [attributes for tag, attributes in Words(page("t", SECTIONS, [])).tags if tag == "line"]
     low, high = float(line["x1"] or 0), float(line["x2"] or 0)
     assert 64 < low < high == 306
+
+
+GPUS = Section(
+    Table(
+        "All GPUs",
+        ["time", "samples/s", "gpu"],
+        [["1.20 ms", "1,061", "rtx3060"], ["800 µs", "≤ 2,000", "a100"], ["-", "-", "t4: does not fit"]],
+    ),
+    filters=(
+        Filter("card", "gpu"),
+        Filter("most", "time", most=True),
+        Filter("least", "samples/s", most=False),
+    ),
+)
+
+
+def dumped(probe: str, folder: Path) -> str:
+    """Return the page of several GPUs as a browser has it after a script."""
+    path = folder / "size.html"
+    path.write_text(page("gpt2", [GPUS], []).replace("</body>", f"<script>{probe}</script></body>"))
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'p'}"]
+    ran = subprocess.run([*command, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120)
+    return ran.stdout
+
+
+def test_only_tables_with_filters_have_a_script() -> None:
+    assert "<form" not in page("t", SECTIONS, [])
+    text = page("t", [GPUS], [])
+    assert text.count("<script>") == 1
+    assert text.count("<input") == 3
+    assert not re.search(r"(src|href)=|https?://|@import|url\(", text)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+@pytest.mark.scripts
+@pytest.mark.parametrize(
+    ("probe", "rows"),
+    [
+        ("set('gpu', 'RTX, t4')", ["rtx3060", "t4: does not fit"]),
+        ("set('time', '0.001')", ["a100"]),
+        ("set('samples/s', '1500')", ["a100"]),
+        ("set('gpu', 'h100')", []),
+        ("table.rows[0].cells[1].click()", ["a100", "rtx3060", "t4: does not fit"]),
+        ("table.rows[0].cells[0].click()", ["a100", "rtx3060", "t4: does not fit"]),
+        ("for (const k of [1, 2]) table.rows[0].cells[2].click()", ["a100", "rtx3060", "t4: does not fit"]),
+    ],
+)
+def test_rows_are_chosen_and_sorted(probe: str, rows: list[str], tmp_path: Path) -> None:
+    helpers = """
+    const form = document.querySelector("form.filter"), table = document.querySelector("table");
+    const set = (name, value) => {
+      form.elements[name].value = value;
+      form.dispatchEvent(new Event("input"));
+    };
+    """
+    found = "[...table.rows].slice(1).filter((row) => !row.hidden).map((row) => row.cells[0].textContent)"
+    text = dumped(f"{helpers}; {probe}; document.title = JSON.stringify({found})", tmp_path)
+    title = re.search(r"<title>(.*)</title>", text)
+    assert title is not None
+    assert json.loads(unescape(title[1])) == rows
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")

@@ -220,8 +220,8 @@ class ValidatedSolution:
         ]
         if self.lower_bound:  # one of 0 s proves nothing
             gap = f"gap {optimality_gap(self.figures.time, self.lower_bound):.1%}"
-            by = f", by {self.bounds[0].by}, not checked" if self.bounds and self.bounds[0].by else ""
-            entries.append(Entry("lower bound", duration(self.lower_bound), gap + by))
+            by = f" by {self.bounds[0].by}, not checked" if self.bounds and self.bounds[0].by else ""
+            entries.append(Entry(f"lower bound{by}", duration(self.lower_bound), gap))
         return Card(f"Solution by {self.solver}, {self.status}", tuple(entries))
 
     def __repr__(self) -> str:

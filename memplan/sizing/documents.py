@@ -74,6 +74,11 @@ def _result(found: SizeResult, subject: Subject) -> dict[str, Any]:
         "smallest_nearly_fastest": trial(found.advised),
         "next_steps": found.next_steps and _next_document(found.next_steps, found.room.limit),
         "smallest_budget": trial(found.least, listed=False),
+        "in_pieces": found.in_pieces
+        and {
+            "smallest_budget": trial(found.in_pieces.least, listed=False),
+            "largest_batch": trial(found.in_pieces.largest, listed=False),
+        },
         "breakdown": found.parts and _parts_document(found.parts),
         "pinning": trial(found.pinning, listed=False),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,17 @@ class Loops:
             return ordinary_loop(with_eight_bit_states(graph, elements, BLOCK_BYTES), 0)
 
         return self._loop("8-bit", batch, lambda loop: loop.changed(change))
+
+    def in_pieces(self, batch: int, goals: Sequence[int]) -> list[Graph]:
+        """Return graphs of a plan's loop with regions in pieces; none if nothing splits.
+
+        goals: bytes for the largest operation, the largest first.
+        """
+        from ..profiling.profile.loops import cost_of_adding
+
+        cost, steps = cost_of_adding(self.preset), self.steps(batch)
+        found = self.estimates.in_pieces(batch, self.preset, goals)
+        return [accumulating(graph, steps, cost) for graph in found]
 
     def agrees(self, batch: int) -> bool:
         """Tell whether a trace at this batch gives what was interpolated; if not, graphs are made anew."""

@@ -55,6 +55,16 @@ class CurvePoint(NamedTuple):
     host_peak: int | None
 
 
+class InPieces(NamedTuple):
+    """What operations in pieces buy.
+
+    least: the smallest budget found of the first batch. largest: the largest batch; None if none fits.
+    """
+
+    least: BatchTrial | None = None
+    largest: BatchTrial | None = None
+
+
 @dataclass
 class SizeResult:
     """Results on one GPU, or on ranks that have one each.
@@ -76,6 +86,7 @@ class SizeResult:
     pinning: the smallest batch that does not fit, if it would with more pinned host memory.
     pinned: bytes that can be pinned.
     parts: memory of the batch to train with, by module.
+    in_pieces: what operations in pieces buy; None if that was not asked for.
     next_steps: what else there is for one batch, None on one of several GPUs.
 
     On ranks:
@@ -103,6 +114,7 @@ class SizeResult:
     pinning: BatchTrial | None = None
     pinned: int | None = None
     parts: Breakdown | None = None
+    in_pieces: InPieces | None = None
     next_steps: NextSteps | None = None
 
     policies: dict[int, tuple[PolicyFigures, ...]] = field(

@@ -119,6 +119,7 @@ def size(
     attention: str | None = None,
     accumulate: int = 1,
     global_batch: int | None = None,
+    split: bool = False,
     ranks: int | None = None,
     link: str | None = None,
     replicas: int | None = None,
@@ -157,6 +158,7 @@ def size(
         attention: Attention of a model of transformers: `"eager"` or `"sdpa"`.
         accumulate: Micro-batches per update.
         global_batch: Samples per update: find the fastest micro-batch that divides it.
+        split: Also find what operations in pieces (`split=True`) buy, on one GPU.
         ranks: GPUs that train together, each with its own batch, their states sharded (FSDP).
         link: Network between the ranks, like `"nvlink"` or `"45GB/s"`.
         replicas: Sets of ranks, between which gradients are all-reduced (HSDP).
@@ -211,7 +213,9 @@ def size(
             price=_price_text(price),
             optimizer=optimizer,
             update=update,
-            loop=LoopOptions(lora, autocast, attention, quantize, accumulate, total=global_batch),
+            loop=LoopOptions(
+                lora, autocast, attention, quantize, accumulate, total=global_batch, split=split
+            ),
             network=NetworkRequest(ranks, link, replicas, replica_link, node_ranks),
             solver=solver,
             settings=settings or {},

@@ -17,6 +17,7 @@ from ..graphs.machines.presets import Preset
 from ..solvers.registry.catalogue import DEFAULT_SOLVER
 from .at_once import ADAPTERS, AtOnce, AtOnceSearch
 from .estimate_range import Span
+from .in_pieces import search_in_pieces
 from .loops import Loops
 from .question import QUICK, QUICK_OF_RANKS, QUICK_OF_SEVERAL, Question, Room
 from .result import SizeResult
@@ -76,6 +77,8 @@ class Sizing:
         loop = self.subject.loop
         if self.rank is not None and (self.several or loop.accumulate > 1 or loop.total is not None):
             raise InputError("ranks have one kind of GPU, and one micro-batch per update")
+        if loop.split and (self.rank is not None or self.several):
+            raise InputError("--split is of one GPU: name one, without --ranks")
         if loop.total is not None:
             self.batches = loop.divisors()
 
@@ -106,6 +109,8 @@ class Sizing:
             search = self._search(preset, room, known, self._prefix(done, monotonic() - begin))
             found = search.run(self.batches)
             found.price = self.prices.get(preset.name)
+            if self.subject.loop.split and found.trials and not found.interrupted:
+                found.in_pieces = search_in_pieces(search.loops, search.ask, found)
             yield found
             if found.interrupted:
                 return

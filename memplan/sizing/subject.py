@@ -36,6 +36,7 @@ class LoopOptions:
     """Changes of the model and of its training loop.
 
     total: samples per update, None if micro-batches are given.
+    split: say what operations in pieces buy.
     """
 
     lora: str | None = None
@@ -44,6 +45,7 @@ class LoopOptions:
     quantize: str | None = None
     accumulate: int = 1
     total: int | None = None
+    split: bool = False
 
     @property
     def changes_model(self) -> bool:

@@ -50,6 +50,11 @@ _OPTIONS = (
         help="Samples per update: find the fastest micro-batch that divides N, with accumulation, "
         "recomputation and offloading as needed.  [default: micro-batches as --batch says]",
     ),
+    click.option(
+        "--split",
+        is_flag=True,
+        help="Also say what operations in pieces (split=True) buy: the smallest budget, the largest batch.",
+    ),
 )
 
 

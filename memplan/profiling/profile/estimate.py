@@ -121,6 +121,20 @@ def graph_from_demands(
     demands: Sequence[Demand],
     optimizer: OptimizerChoice | None,
 ) -> Graph:
+    costs = costs_of(program, demands, preset.gpu, preset.machine.updates)
+    return graph_from_costs(file, preset, program, demands, costs=costs, optimizer=optimizer)
+
+
+def graph_from_costs(
+    file: ModelFile,
+    preset: Preset,
+    program: Program,
+    demands: Sequence[Demand],
+    *,
+    costs: Sequence[Cost],
+    optimizer: OptimizerChoice | None,
+) -> Graph:
+    """Return the graph of a program. demands: of what its operations stand for, which `source` names."""
     source = {
         "model": file.path,
         "entry": file.entry,
@@ -129,7 +143,7 @@ def graph_from_demands(
     }
     return graph_of(
         program,
-        costs_of(program, demands, preset.gpu, preset.machine.updates),
+        costs,
         name=file.name,
         source=source,
         machine=preset.machine,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,17 @@ from ...model.file import ModelFile
 from ...program.program import Program
 from ...updates.catalogue import OPTIMIZERS
 from ...updates.choice import OptimizerChoice
-from .estimate import Demand, demands_of, estimate_source, graph_from_demands, graph_on, traced
+from .estimate import (
+    Demand,
+    costs_of,
+    demands_of,
+    estimate_source,
+    graph_from_costs,
+    graph_from_demands,
+    graph_on,
+    traced,
+)
+from .estimated_pieces import EstimatedPieces
 from .family import Family
 from .kept_traces import KeptTraces
 
@@ -84,6 +94,17 @@ class Estimates:
                 made,
             )
         return self._graphs[key][1]
+
+    def in_pieces(self, batch: int, preset: Preset, goals: Sequence[int]) -> Iterator[Graph]:
+        """Yield graphs with regions in pieces, each with a smaller largest operation than the one before.
+
+        goals: bytes for the largest operation, the largest first.
+        """
+        program, demands = self.program(batch, preset), self.demanded(preset).demands(batch)
+        costs = costs_of(program, demands, preset.gpu, preset.machine.updates)
+        for found in EstimatedPieces(program, costs, preset.gpu).within(goals):
+            split, own = found.split.program, found.costs
+            yield graph_from_costs(self._file, preset, split, demands, costs=own, optimizer=self._optimizer)
 
     def program(self, batch: int, preset: Preset) -> Program:
         """Return the program at a batch, traced or interpolated."""

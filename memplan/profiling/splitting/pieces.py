@@ -114,15 +114,15 @@ class Pieces:
         part, form = self._parts[place], self._forms[place]
         if isinstance(part, Along):
             if result is None:
-                result = _empty(form)
+                result = _empty(form, made)
             part.piece(result, first, rows).copy_(made)
             return result
         if part is SUM and _is_rounded(form):
             wide = made.float() if result is None else result.add_(made)
-            return wide if first + rows < self._all else _empty(form).copy_(wide)
+            return wide if first + rows < self._all else _empty(form, made).copy_(wide)
         if result is None:
             exact = made.untyped_storage().nbytes() == form.end and tuple(made.stride()) == form.strides
-            return made if exact else _empty(form).copy_(made)
+            return made if exact else _empty(form, made).copy_(made)
         return result.add_(made) if part is SUM else result
 
     def _made_steps(
@@ -194,5 +194,6 @@ def _is_rounded(form: Value) -> bool:
     return few and form.dtype.is_floating_point and form.dtype.itemsize < torch.float32.itemsize
 
 
-def _empty(form: Value) -> Tensor:
-    return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+def _empty(form: Value, made: Tensor) -> Tensor:
+    """Create a result where a piece of it was made: of an estimate, on no device."""
+    return made.new_empty_strided(form.shape, form.strides, dtype=form.dtype)

@@ -21,7 +21,12 @@ _PROGRAMS = ("plan", "memplan")
 
 
 def command_within(budget: str, words: Sequence[str] | None = None) -> str | None:
-    """Return the command with this budget; None if memplan was not called as a command.
+    """Return the command with this budget, as `command_with` does."""
+    return command_with(_OPTION, budget, words)
+
+
+def command_with(option: str, value: str, words: Sequence[str] | None = None) -> str | None:
+    """Return the command with another value of an option; None if memplan was not called as a command.
 
     words: the command's, by default those of this process.
     """
@@ -34,12 +39,12 @@ def command_within(budget: str, words: Sequence[str] | None = None) -> str | Non
     for word in rest:
         if skipped:
             skipped = False
-        elif word == _OPTION or word.startswith(f"{_OPTION}="):
-            place, skipped = len(kept), word == _OPTION
+        elif word == option or word.startswith(f"{option}="):
+            place, skipped = len(kept), word == option
         else:
             kept.append(word)
     place = len(kept) if place is None else place
-    return shlex.join(["plan", *kept[:place], _OPTION, budget, *kept[place:]])
+    return shlex.join(["plan", *kept[:place], option, value, *kept[place:]])
 
 
 def next_rows(held: Held, schedule: Path, overhead: float) -> Iterator[Row]:

@@ -14,10 +14,14 @@ import plug_ins
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.cli.size import command
+from memplan.graphs.machine import Machine
 from memplan.graphs.machines.presets import find_preset, presets
 from memplan.profiling.profile.estimates import Estimates
 from memplan.sizing import alternatives
 from memplan.sizing.estimate_range import LOOSE
+from memplan.sizing.question import Room
+from memplan.sizing.request import SizeRequest
 from memplan.sizing.result import SizeResult
 from memplan.sizing.search import SizeSearch
 from memplan.sizing.trial import Known
@@ -715,3 +719,35 @@ def test_a_second_command_traces_nothing(plan: Plan, monkeypatch: pytest.MonkeyP
     assert sized(plan, "--batch", 2) == first
     result = plan("size", "model.py", "--gpu", "rtx3060", "--batch", 2, "--no-cache")
     assert isinstance(result.exception, AssertionError) or "AssertionError" in result.stderr
+
+
+def test_a_refusal_ends_with_a_command_that_fits(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["size", "model.py", "--gpu", "rtx3060", "--batch", "8", "--solver", "store-all"]
+    few = [*words, "--budget", "9MB"]
+    monkeypatch.setattr(sys, "argv", ["plan", *few])
+    refused = plan(*few)
+    assert refused.exit_code == 3
+    tried = refused.stderr.partition("; try: plan ")[2].split()
+    assert tried[: len(words)] == [*words[:4], "--batch", "8", "--solver", "store-all"]
+    assert plan(*tried).exit_code == 0
+
+
+def test_a_card_that_is_too_small_leads_to_all_cards(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ["size", "model.py", "--gpu", "rtx3060", "--batch", str(2**20), "--solver", "store-all"]
+    monkeypatch.setattr(sys, "argv", ["plan", *few, "--seq-len=3"])
+    found = SizeResult(find_preset("rtx3060"), Room(1, 0, 0), Machine())
+    assert command.command_to_try([found], SizeRequest("model.py", "rtx3060")) == (
+        f"plan size model.py --gpu all --batch {2**20} --solver store-all --seq-len=3"
+    )
+    assert command.command_to_try([found, found], SizeRequest("model.py", "rtx3060,t4")) is None
+
+
+def test_a_configuration_of_diffusers_names_the_way(plan: Plan) -> None:
+    Path("unet").mkdir()
+    Path("unet/config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
+    result = plan("size", "unet", "--gpu", "rtx3060")
+    assert result.exit_code == 2
+    assert (
+        "it is a configuration of diffusers: write a model file (docs/how-to/diffusion-lora.md)"
+        in result.stderr
+    )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ...sizing.answer import answer_of, nothing_fits
 from ...sizing.documents import document_of
 from ...sizing.request import SizeRequest, parse_batches
 from ...sizing.result import SizeResult
+from ...sizing.rooms import ALL
 from ...sizing.settings.apply import OPTIONS, with_settings
 from ..exits import Exit, NothingFitsError
 from ..export_views import write_view
@@ -31,6 +33,7 @@ from ..gpu_options import host_options
 from ..known_names import completing, every_machine
 from ..models import model_code
 from ..network_options import chosen_network, network_options
+from ..next_command import command_with
 from ..optimizer_options import NAMED, OPTIMIZER_NAMES
 from ..options import (
     FILE,
@@ -49,6 +52,8 @@ from ..printing.output import Output
 from .loop_options import chosen_loop, loop_options
 from .screen import Screen
 
+_ROOM = 1.02
+"""Factor of the smallest budget found: another search ends by the clock, and may find a little more."""
 _BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
 
 
@@ -248,7 +253,7 @@ def size(
     output.result({**document, "page": written}, screen.end(answer))
     if written:
         output.note(f"written: {written}")
-    _end(results, output)
+    _end(results, request, output)
 
 
 def _given() -> set[str]:
@@ -258,7 +263,7 @@ def _given() -> set[str]:
     return {name for name, option in names.items() if ctx.get_parameter_source(option) in _BY_USER}
 
 
-def _end(results: list[SizeResult], output: Output) -> None:
+def _end(results: list[SizeResult], request: SizeRequest, output: Output) -> None:
     """End with another exit code if the search was interrupted, a solver failed, or no batch fits."""
     if results[-1].interrupted:
         output.note("interrupted: this is what was found so far")
@@ -268,4 +273,17 @@ def _end(results: list[SizeResult], output: Output) -> None:
         output.note("\n".join(dict.fromkeys(f"an internal error: {reason}" for reason in faults)))
         raise SystemExit(Exit.FAULT)
     if not any(found.fitting for found in results):
-        raise NothingFitsError(nothing_fits(results[-1]))
+        parts = nothing_fits(results[-1]), command_to_try(results, request)
+        raise NothingFitsError("; try: ".join(filter(None, parts)))
+
+
+def command_to_try(results: list[SizeResult], request: SizeRequest) -> str | None:
+    """Return a command that finds a batch that fits: with the smallest budget found, or on all GPUs."""
+    found, least = results[-1], results[-1].least
+    if found.peers is not None or len(results) > 1:
+        return None
+    if request.budget is not None and least is not None:
+        needed = ceil(_ROOM * (least.budget + found.room.constant) / 10**6)
+        if request.reserve is None and needed * 10**6 <= found.preset.gpu.usable:
+            return command_with("--budget", f"{needed}MB")
+    return None if request.machine is not None else command_with("--gpu", ALL)

@@ -92,7 +92,7 @@ def arena_rows(layout: Layout | None, budget: int | None = None) -> Iterator[Row
         of_budget = f", {layout.size / budget:.1%} of the budget" if budget else ""
         above = layout.size / layout.bound - 1 if layout.bound else 0.0
         least = (
-            "the smallest there is" if layout.size == layout.bound else f"{signed(above)} against the peak"
+            "the smallest there is" if layout.size == layout.least else f"{signed(above)} against the peak"
         )
         yield "arena", f"{spelled(layout.size)}{of_budget}, {least}"
 

@@ -1,10 +1,17 @@
-"""Addresses for a schedule: first fit, and a search if that is too large.
+"""Addresses for a schedule: first fit, and searches if that is too large.
 
-Copies that are always resident are at the bottom. Above comes a strip for small copies: among large ones each
-would shift what is above it by a little, and leave gaps that nothing fits in. Above the strip is the rest:
+Copies that are always resident are at the bottom. For the others, one search after the other until the target
+is reached, or proven to be out of reach:
+
+- first fit in better orders (reordering.py), for any number of copies;
+- complete searches within the target (restarts.py): they find a layout, or prove that there is none;
+- ejection chains (search.py), and complete searches, within capacities that halve the way to the target.
+
+For half of the tries of ejection chains a strip for small copies comes first: among large ones each would
+shift what is above it by a little, and leave gaps that nothing fits in.
 
     offset  ┌──────────────────────────────┐
-            │  ▟▀▙  large copies  ▄▄▟▙  ▟▀ │   first fit, then ejection chains (search.py)
+            │  ▟▀▙  large copies  ▄▄▟▙  ▟▀ │   ejection chains
             ├──────────────────────────────┤
             │ ▖▗▘  small copies   ▘▝▖ ▗  ▘ │   first fit; at most 0.5 % above what they need
             ├──────────────────────────────┤
@@ -23,19 +30,29 @@ from ...graphs.arrays import Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ..schedule.schedule import Schedule
+from .complete import FOUND, NONE
 from .first_fit import first_fit
 from .layout import Layout
 from .lifetimes import Lifetimes, lifetimes
+from .reordering import reorder
+from .restarts import MOST, Restarts
 from .search import within
 
 EFFORT = 400_000_000
-"""Rounds times copies that a search may take: about 4 seconds."""
+"""Looks at a copy that each of the searches may take: about 4 seconds."""
 
-_ROUNDS, _TRIES = 30_000, 40
-"""Rounds of one try, and tries, at most."""
+_REORDERING, _COMPLETE, _ATTEMPT = 1 / 8, 1 / 2, 1 / 40
+"""Shares of the effort: better orders of first fit; the complete search within the target; one within another
+capacity."""
 
-_STRIP = 0.005
-"""Cost that a strip may have, as a share of the bound."""
+_ROUNDS, _TRIES, _LONGER = 30_000, 40, 8
+"""Rounds of one of the first tries of ejection chains; tries, at most; tries of one length."""
+
+_MOST = 15_000
+"""Copies, at most, for ejection chains: they need a byte for each two."""
+
+_STRIP, _SIZES = 0.005, 40
+"""Cost that a strip may have, as a share of the bound; largest sizes in it that are tried."""
 
 
 def rows_of(
@@ -67,56 +84,104 @@ def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
     """Return a layout of no more than `target` bytes, or the smallest that is found."""
     best = Layout(rows, first_fit(rows))
     target = max(target, best.bound)
-    if best.size <= target:
+    if best.size <= target or effort == 0:
         return best
     always = rows.end - rows.start == rows.steps
     offsets = np.zeros(len(rows.size), np.int64)
     offsets[always] = np.cumsum(rows.size[always]) - rows.size[always]
-    min_memory = int(rows.size[always].sum())
-    small, strip = _strip(rows, ~always, best.bound)
-    offsets[small] = min_memory + strip.offsets
-    min_memory += strip.size
-    large = ~(always | small)
-    for found in _smaller_and_smaller(rows.of(large), target - min_memory, best.size - min_memory, effort):
-        offsets[large] = min_memory + found
-        best = Layout(rows, offsets.copy())
-    return best
+    bottom, moving, least = int(rows.size[always].sum()), rows.of(~always), 0
+    for found, at_least in _smaller_and_smaller(moving, target - bottom, best.size - bottom, effort):
+        least = max(least, bottom + at_least)
+        if found is not None:
+            offsets[~always] = bottom + found
+            best = Layout(rows, offsets.copy())
+    return Layout(rows, best.offsets, least=least)
 
 
-def _strip(rows: Lifetimes, among: NDArray[np.bool_], bound: int) -> tuple[NDArray[np.bool_], Layout]:
+def _smaller_and_smaller(
+    rows: Lifetimes, target: int, known: int, effort: int
+) -> Iterator[tuple[Ints | None, int]]:
+    """Yield ever better offsets, or None, each with bytes below which there is no layout.
+
+    The last offsets are within `target` bytes if all goes well. known: bytes that are reached.
+    """
+    few = len(rows.size) <= _MOST
+    for found in reorder(rows, target, int(effort * _REORDERING) if few else effort):
+        if (size := int((found + rows.size).max())) < known:
+            known = size
+            yield found, 0
+    unit = int(np.gcd.reduce(rows.size, initial=0)) or 1  # so offsets are whole multiples of it, too
+    least = max(target // unit * unit, int(rows.live().max(initial=0)))
+    if not few or known <= least:
+        return
+    restarts, searched = Restarts(rows) if len(rows.size) <= MOST else None, {least}
+    if restarts is not None:
+        tried = restarts.run(least, int(effort * _COMPLETE))
+        if tried.end == FOUND:
+            yield tried.offsets, 0
+            return
+        if tried.end == NONE:
+            least += unit
+            yield None, least
+    chains, failed, spent = _Chains(rows), least, 0
+    for number in range(_TRIES):
+        longest = min(_ROUNDS, 200 * len(rows.size)) * (1 + number // _LONGER)
+        rounds = min(longest, (effort - spent) // len(rows.size))
+        if known <= least or rounds < len(rows.size):
+            return
+        # Half of the tries are at the target. The others halve the way from what is reached to what is not.
+        capacity = least if number % 2 == 0 else (known + failed) // 2 // unit * unit
+        found = chains.within(capacity, rounds, number)
+        spent += rounds * len(rows.size)
+        if found is None and restarts is not None and capacity not in searched:
+            searched.add(capacity)
+            tried = restarts.run(capacity, int(effort * _ATTEMPT))
+            if tried.end == NONE:
+                least = failed = capacity + unit
+                yield None, least
+                continue
+            found = tried.offsets if tried.end == FOUND else None
+        if found is not None:
+            # A failure is not a proof, so after a success capacities down to `least` are tried once more.
+            known, failed = int((found + rows.size).max()), least
+            yield found, 0
+        elif number % 2:
+            failed = capacity
+
+
+class _Chains:
+    """Ejection chains, with a strip for small copies in half of the tries, if one costs little."""
+
+    def __init__(self, rows: Lifetimes) -> None:
+        self._rows, (self._small, self._strip) = rows, _strip(rows)
+
+    def within(self, capacity: int, rounds: int, number: int) -> Ints | None:
+        """Return offsets within a capacity, None if they are not found."""
+        hardest, room = number // 2 % 2 == 0, capacity - self._strip.size
+        large = ~self._small
+        if number // 2 % 4 >= 2 or not self._small.any() or self._rows.of(large).live().max(initial=0) > room:
+            return within(self._rows, capacity, rounds, number, hardest)
+        found = within(self._rows.of(large), room, rounds, number, hardest)
+        if found is None:
+            return None
+        offsets = np.zeros(len(self._rows.size), np.int64)
+        offsets[self._small], offsets[large] = self._strip.offsets, self._strip.size + found
+        return offsets
+
+
+def _strip(rows: Lifetimes) -> tuple[NDArray[np.bool_], Layout]:
     """Return the small copies, up to the largest size at which their strip costs little, and the strip's
     layout."""
     nothing = np.zeros(len(rows.size), np.bool_)
     best = nothing, Layout(rows.of(nothing), np.zeros(0, np.int64))
-    highest = int(rows.of(among).live().max(initial=0)) + _STRIP * bound
-    for size in np.unique(rows.size[among]).tolist():
-        small = among & (rows.size <= size)
-        few, others = rows.of(small), int(rows.of(among & ~small).live().max(initial=0))
+    live = int(rows.live().max(initial=0))
+    highest, sizes = live + _STRIP * live, np.unique(rows.size)
+    for size in sizes[:: -(-len(sizes) // _SIZES)].tolist():
+        small = rows.size <= size
+        few, others = rows.of(small), int(rows.of(~small).live().max(initial=0))
         if int(few.live().max()) + others > highest:
             break
         strip = Layout(few, first_fit(few))
         if strip.size + others <= highest:
             best = small, strip
     return best
-
-
-def _smaller_and_smaller(rows: Lifetimes, target: int, known: int, effort: int) -> Iterator[Ints]:
-    """Yield ever better offsets, the last within `target` bytes if all goes well.
-
-    known: bytes that are reached.
-    Half of the tries are at the target. The others halve the way from what is reached to what is not.
-    """
-    least = failed = max(target, int(rows.live().max(initial=0)))
-    unit = int(np.gcd.reduce(rows.size, initial=0)) or 1  # so offsets are whole multiples of it, too
-    rounds = min(_ROUNDS, 200 * len(rows.size))
-    for number in range(min(_TRIES, effort // max(1, len(rows.size) * rounds))):
-        if known <= least:
-            break
-        capacity = (least if number % 2 == 0 else (known + failed) // 2) // unit * unit
-        found = within(rows, capacity, rounds, number, number // 2 % 2 == 0)
-        if found is not None:
-            # A failure is not a proof, so after a success capacities down to `least` are tried once more.
-            known, failed = int((found + rows.size).max()), least
-            yield found
-        elif number % 2:
-            failed = capacity

@@ -56,14 +56,16 @@ def meet(s: int, e: int, t: int, f: int, steps: int) -> bool:
 
 
 @compiled
-def place(order: Ints, size: Ints, start: Ints, end: Ints, steps: int, offsets: Ints) -> None:
-    """Fill `offsets`."""
+def place(order: Ints, size: Ints, start: Ints, end: Ints, steps: int, offsets: Ints) -> int:
+    """Fill `offsets`. Returns how many placed copies were looked at."""
+    looks = 0
     placed = np.empty(len(order), np.int64)  # by offset
     for count in range(len(order)):
         i = int(order[count])
         low, s, e = 0, int(start[i]), int(end[i])
         for at in range(count):
             j = int(placed[at])
+            looks += 1
             if offsets[j] >= low + size[i]:
                 break
             if offsets[j] + size[j] > low and meet(s, e, int(start[j]), int(end[j]), steps):
@@ -74,3 +76,4 @@ def place(order: Ints, size: Ints, start: Ints, end: Ints, steps: int, offsets: 
             placed[at] = placed[at - 1]
             at -= 1
         placed[at] = i
+    return looks

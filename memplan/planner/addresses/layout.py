@@ -22,11 +22,12 @@ Place = tuple[int, int]
 class Layout:
     """Addresses of copies in one arena. Treat as read-only.
 
-    lifetimes: the copies. offsets: bytes from the start of the arena, one row per copy.
+    lifetimes: the copies. offsets: bytes from the start of the arena, one row per copy. least: bytes, if a
+    search has proven that no arena is smaller.
     """
 
-    def __init__(self, lifetimes: Lifetimes, offsets: Ints) -> None:
-        self.lifetimes, self.offsets = lifetimes, offsets
+    def __init__(self, lifetimes: Lifetimes, offsets: Ints, *, least: int = 0) -> None:
+        self.lifetimes, self.offsets, self._least = lifetimes, offsets, least
 
     @staticmethod
     def recorded(graph: Graph, lifetimes: Lifetimes, addresses: Addresses) -> Layout:
@@ -62,6 +63,11 @@ class Layout:
     def bound(self) -> int:
         """Return a lower bound on the arena: the most bytes that are resident in one step."""
         return int(self.lifetimes.live().max(initial=0))
+
+    @property
+    def least(self) -> int:
+        """Return the best known lower bound on the arena: `bound`, or what a search has proven."""
+        return max(self.bound, self._least)
 
     def at(self, tensor: int, step: int) -> int | None:
         """Return the offset of the copy that a step makes, also if the copy before stays until then."""

@@ -7,7 +7,7 @@ is reached, or proven to be out of reach:
 - complete searches within the target (restarts.py): they find a layout, or prove that there is none;
 - ejection chains (search.py), and complete searches, within capacities that halve the way to the target.
 
-For half of the tries of ejection chains a strip for small copies comes first: among large ones each would
+For most tries of ejection chains a strip for small copies comes first: among large ones each would
 shift what is above it by a little, and leave gaps that nothing fits in.
 
     offset  ┌──────────────────────────────┐
@@ -41,7 +41,7 @@ from .search import within
 EFFORT = 400_000_000
 """Looks at a copy that each of the searches may take: about 4 seconds."""
 
-_REORDERING, _COMPLETE, _ATTEMPT = 1 / 8, 1 / 2, 1 / 40
+_REORDERING, _COMPLETE, _ATTEMPT = 1 / 8, 1 / 4, 1 / 80
 """Shares of the effort: better orders of first fit; the complete search within the target; one within another
 capacity."""
 
@@ -90,29 +90,30 @@ def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
     offsets = np.zeros(len(rows.size), np.int64)
     offsets[always] = np.cumsum(rows.size[always]) - rows.size[always]
     bottom, moving, least = int(rows.size[always].sum()), rows.of(~always), 0
-    for found, at_least in _smaller_and_smaller(moving, target - bottom, best.size - bottom, effort):
+    known, strip = best.size - bottom, int(_STRIP * best.bound)
+    for found, at_least in _smaller_and_smaller(moving, target - bottom, known, effort, strip):
         least = max(least, bottom + at_least)
-        if found is not None:
+        if found is not None and bottom + int((found + moving.size).max()) < best.size:
             offsets[~always] = bottom + found
             best = Layout(rows, offsets.copy())
     return Layout(rows, best.offsets, least=least)
 
 
 def _smaller_and_smaller(
-    rows: Lifetimes, target: int, known: int, effort: int
+    rows: Lifetimes, target: int, known: int, effort: int, strip: int
 ) -> Iterator[tuple[Ints | None, int]]:
-    """Yield ever better offsets, or None, each with bytes below which there is no layout.
+    """Yield offsets, or None, each with bytes below which there is no layout.
 
-    The last offsets are within `target` bytes if all goes well. known: bytes that are reached.
+    One of them is within `target` bytes if all goes well. known: bytes that are reached. strip:
+    bytes that one may cost.
     """
-    few = len(rows.size) <= _MOST
+    few, reordered = len(rows.size) <= _MOST, known
     for found in reorder(rows, target, int(effort * _REORDERING) if few else effort):
-        if (size := int((found + rows.size).max())) < known:
-            known = size
-            yield found, 0
+        reordered = min(reordered, int((found + rows.size).max()))
+        yield found, 0
     unit = int(np.gcd.reduce(rows.size, initial=0)) or 1  # so offsets are whole multiples of it, too
     least = max(target // unit * unit, int(rows.live().max(initial=0)))
-    if not few or known <= least:
+    if not few or reordered <= least:
         return
     restarts, searched = Restarts(rows) if len(rows.size) <= MOST else None, {least}
     if restarts is not None:
@@ -123,16 +124,17 @@ def _smaller_and_smaller(
         if tried.end == NONE:
             least += unit
             yield None, least
-    chains, failed, spent = _Chains(rows), least, 0
+    # The halving starts from `known`: from less, few tries may all fail. So some layouts are no better.
+    chains, failed, spent = _Chains(rows, strip), least, 0
     for number in range(_TRIES):
-        longest = min(_ROUNDS, 200 * len(rows.size)) * (1 + number // _LONGER)
-        rounds = min(longest, (effort - spent) // len(rows.size))
-        if known <= least or rounds < len(rows.size):
+        longest = min(_ROUNDS, 200 * chains.large) * (1 + number // _LONGER)
+        rounds = min(longest, (effort - spent) // max(1, chains.large))
+        if known <= least or rounds < chains.large:
             return
         # Half of the tries are at the target. The others halve the way from what is reached to what is not.
         capacity = least if number % 2 == 0 else (known + failed) // 2 // unit * unit
         found = chains.within(capacity, rounds, number)
-        spent += rounds * len(rows.size)
+        spent += rounds * chains.large
         if found is None and restarts is not None and capacity not in searched:
             searched.add(capacity)
             tried = restarts.run(capacity, int(effort * _ATTEMPT))
@@ -150,16 +152,18 @@ def _smaller_and_smaller(
 
 
 class _Chains:
-    """Ejection chains, with a strip for small copies in half of the tries, if one costs little."""
+    """Ejection chains, with a strip for small copies in most tries, if one costs little."""
 
-    def __init__(self, rows: Lifetimes) -> None:
-        self._rows, (self._small, self._strip) = rows, _strip(rows)
+    def __init__(self, rows: Lifetimes, cost: int) -> None:
+        self._rows, (self._small, self._strip) = rows, _strip(rows, cost)
+        self.large = int((~self._small).sum())
 
     def within(self, capacity: int, rounds: int, number: int) -> Ints | None:
         """Return offsets within a capacity, None if they are not found."""
         hardest, room = number // 2 % 2 == 0, capacity - self._strip.size
         large = ~self._small
-        if number // 2 % 4 >= 2 or not self._small.any() or self._rows.of(large).live().max(initial=0) > room:
+        plain = number >= _LONGER * 2 and number // 2 % 4 >= 2
+        if plain or not self._small.any() or self._rows.of(large).live().max(initial=0) > room:
             return within(self._rows, capacity, rounds, number, hardest)
         found = within(self._rows.of(large), room, rounds, number, hardest)
         if found is None:
@@ -169,13 +173,12 @@ class _Chains:
         return offsets
 
 
-def _strip(rows: Lifetimes) -> tuple[NDArray[np.bool_], Layout]:
-    """Return the small copies, up to the largest size at which their strip costs little, and the strip's
-    layout."""
+def _strip(rows: Lifetimes, cost: int) -> tuple[NDArray[np.bool_], Layout]:
+    """Return the small copies, up to the largest size at which their strip costs no more than it may, and
+    the strip's layout."""
     nothing = np.zeros(len(rows.size), np.bool_)
     best = nothing, Layout(rows.of(nothing), np.zeros(0, np.int64))
-    live = int(rows.live().max(initial=0))
-    highest, sizes = live + _STRIP * live, np.unique(rows.size)
+    highest, sizes = int(rows.live().max(initial=0)) + cost, np.unique(rows.size)
     for size in sizes[:: -(-len(sizes) // _SIZES)].tolist():
         small = rows.size <= size
         few, others = rows.of(small), int(rows.of(~small).live().max(initial=0))

@@ -65,7 +65,8 @@ def llama(
     """Return a Llama of 4 layers and a batch. known: words of its vocabulary."""
     import transformers
 
-    config: Any = transformers.LlamaConfig(
+    configured: Any = transformers.LlamaConfig
+    config = configured(
         num_hidden_layers=4,
         hidden_size=width,
         intermediate_size=width * 43 // 16,
@@ -92,7 +93,8 @@ def large_picture(attention: str = "sdpa", samples: int = 1) -> Case:
     import transformers
 
     torch.manual_seed(0)
-    config: Any = transformers.ViTConfig(
+    configured: Any = transformers.ViTConfig
+    config = configured(
         hidden_size=192,
         num_hidden_layers=4,
         num_attention_heads=3,

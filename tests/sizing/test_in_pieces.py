@@ -56,4 +56,4 @@ def test_it_is_not_searched_for_unless_asked() -> None:
 
 def test_several_gpus_are_refused_in_one_line() -> None:
     with pytest.raises(InputError, match="split= is of one GPU: name one, without ranks="):
-        memplan.size(build, **OPTIONS | {"gpu": ["rtx3060", "rtx3090"]})
+        memplan.size(build, **{**OPTIONS, "gpu": ["rtx3060", "rtx3090"]})

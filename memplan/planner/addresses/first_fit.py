@@ -18,17 +18,22 @@ from .lifetimes import Lifetimes
 
 def first_fit(rows: Lifetimes) -> Ints:
     """Return the offsets of the best of the orders."""
-    best, least = np.zeros(len(rows.size), np.int64), -1
-    for order in orders(rows):
+    return best_order(rows)[1]
+
+
+def best_order(rows: Lifetimes) -> tuple[Ints, Ints]:
+    """Return the best of the orders, and its offsets."""
+    best, least = (np.zeros(0, np.int64), np.zeros(0, np.int64)), -1
+    for order in _orders(rows):
         offsets = np.zeros(len(rows.size), np.int64)
         place(order, rows.size, rows.start, rows.end, rows.steps, offsets)
         size = int((offsets + rows.size).max(initial=0))
         if least < 0 or size < least:
-            best, least = offsets, size
+            best, least = (order, offsets), size
     return best
 
 
-def orders(rows: Lifetimes) -> Iterator[Ints]:
+def _orders(rows: Lifetimes) -> Iterator[Ints]:
     size, start = rows.size, rows.start
     span = rows.end - start
     concurrent = most_beside(rows)

@@ -127,6 +127,7 @@ def infer(problem: Problem, state: State, scratch: Scratch, first: int, sections
     changed = True
     while changed:
         changed = False
+        state.numbers[WORK] += (sections + len(among)) >> 3  # most of these looks end at once
         for number in range(sections):
             s = first + number
             if s >= len(state.left):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...graphs.arrays import Ints
-from .first_fit import orders, place
+from .first_fit import place
 from .lifetimes import Lifetimes
 
 _ROUNDS = 200
@@ -24,32 +24,27 @@ _TOO_HIGH = 0.999
 """Share of the best arena above which copies come earlier."""
 
 
-def reorder(rows: Lifetimes, target: int, effort: int) -> Iterator[Ints]:
-    """Yield ever better offsets, the first of the best of first fit's orders, until one is within `target`
-    bytes.
+def reorder(rows: Lifetimes, order: Ints, known: int, target: int, effort: int) -> Iterator[Ints]:
+    """Yield ever better offsets until some are within `target` bytes.
 
-    effort: copies looked at, at most.
+    order: to begin with. known: bytes that are reached. effort: copies looked at, at most.
     """
     random, count, spent = np.random.default_rng(0), len(rows.size), 0
-    best = current = -1
-    position, ends = np.zeros(count), np.zeros(count, np.int64)
-    waiting = orders(rows)
+    best, current = known, -1
+    position, ends = np.empty(count), np.zeros(count, np.int64)
     for _round in range(_ROUNDS):
-        if spent > effort or 0 <= best <= target:
-            return
-        order = next(waiting, None)
-        opening = order is not None
-        if order is None:
-            moved = position.copy()
-            # All move by one factor: each before what it stood on, in the order that they have.
-            moved[ends > max(target, int(best * _TOO_HIGH))] *= random.random()
-            order = np.argsort(moved, kind="stable")
         offsets = np.zeros(count, np.int64)
         spent += count + place(order, rows.size, rows.start, rows.end, rows.steps, offsets)
         size = int((offsets + rows.size).max(initial=0))
-        if current < 0 or (size < current if opening else size <= current * _WORSE):
+        if current < 0 or size <= current * _WORSE:
             current, ends = size, offsets + rows.size
             position[order] = np.arange(count)
-        if best < 0 or size < best:
+        if size < best:
             best = size
             yield offsets
+        if spent > effort or best <= target:
+            return
+        moved = position.copy()
+        # All move by one factor: each before what it stood on, in the order that they have.
+        moved[ends > max(target, int(best * _TOO_HIGH))] *= random.random()
+        order = np.argsort(moved, kind="stable")

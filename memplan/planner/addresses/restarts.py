@@ -10,6 +10,7 @@ from itertools import count
 
 import numpy as np
 
+from ...graphs.arrays import Floats, Ints
 from .complete import LIMIT, LOWEST, NONE, RANK, Tried, search
 from .first_fit import most_beside
 from .lifetimes import Lifetimes
@@ -19,13 +20,16 @@ _ORDERS = ("TWA", "TAW", "TCA", "A", "CAT", "TS", "WAT")
 """Orders by these, the largest first: T, the most bytes alongside; W, steps; A, steps times size;
 C, sections; S, size. Three are MiniMalloc's."""
 
+_DEEP = "TS"
+"""The order of the one long search."""
+
 _FIRST = 3
 """Decisions per copy of a search in the first sweep."""
 
 _FORGET = 0.9
 """Factor of the weights of contradictions from sweep to sweep."""
 
-MOST = 5_000
+MOST = 2_000
 """Copies, at most: each decision looks at all of a part."""
 
 
@@ -47,23 +51,46 @@ class Restarts:
             return tried._replace(end=NONE)
         for sweep in count():
             more = 1 + sweep % 2 * weight / max(1.0, weight.max(initial=0.0))
+            decisions = (_FIRST << sweep // 2) * len(self._rows.size)
             for keys in _ORDERS:
-                order = np.lexsort([-self._values[key] * more for key in reversed(keys)])
+                order = self._order(keys, more)
                 for choice in (RANK, LOWEST):
                     if spent >= effort:
                         return tried._replace(work=spent)
-                    tried = search(
-                        self._rows,
-                        self._sections,
-                        capacity,
-                        order,
-                        choice=choice,
-                        decisions=(_FIRST << sweep // 2) * len(self._rows.size),
-                        effort=effort - spent,
-                        weight=weight,
+                    tried = self._search(
+                        capacity, order, choice, decisions=decisions, effort=effort - spent, weight=weight
                     )
                     spent += tried.work
                     if tried.end != LIMIT:
                         return tried._replace(work=spent)
             weight *= _FORGET
         raise AssertionError
+
+    def deep(self, capacity: int, effort: int) -> Tried:
+        """Search once, with no limit but `effort`: what many short searches miss can be one long one away."""
+        weight = np.zeros(len(self._rows.size))
+        return self._search(
+            capacity,
+            self._order(_DEEP, np.ones(len(weight))),
+            LOWEST,
+            decisions=effort,
+            effort=effort,
+            weight=weight,
+        )
+
+    def _order(self, keys: str, more: Floats) -> Ints:
+        return np.lexsort([-self._values[key] * more for key in reversed(keys)])
+
+    def _search(
+        self, capacity: int, order: Ints, choice: int, *, decisions: int, effort: int, weight: Floats
+    ) -> Tried:
+        return search(
+            self._rows,
+            self._sections,
+            capacity,
+            order,
+            choice=choice,
+            decisions=decisions,
+            effort=effort,
+            weight=weight,
+        )

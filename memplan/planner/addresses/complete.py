@@ -10,7 +10,7 @@ rests on one that waits, and its lower bound rises to the least end of those.
 
 Inference (inference.py) follows each decision. What falls apart in time, once no waiting copy connects it, is
 searched part by part: if one part has no layout, what was decided in the others does not matter, and the
-search goes back to the decision that split them. A copy with no waiting copy beside it is placed for good.
+search goes back to the decision that split them. A copy with no waiting copy alongside it is placed for good.
 
 Sources: Moffitt, MiniMalloc (2023): placement from below, preference for low offsets, parts in time; the
 decision in two is that of active schedules (Giffler & Thompson, 1960).
@@ -53,15 +53,15 @@ class _Parts(NamedTuple):
 
 
 class _Decisions(NamedTuple):
-    """Decisions by depth: the part; the copy; changes, parts and pool before it; whether a copy waits beside
-    it."""
+    """Decisions by depth: the part; the copy; changes, parts and pool before it; whether a copy waits
+    alongside it."""
 
     part: Ints
     copy: Ints
     changes: Ints
     parts: Ints
     pool: Ints
-    beside: Ints
+    alongside: Ints
 
 
 class Tried(NamedTuple):
@@ -175,7 +175,7 @@ def _search(
             _undo(problem, state, crossing, decisions, last, depth)
             depth, part = last, int(decisions.part[last])
             known, pooled = int(decisions.parts[depth]), int(decisions.pool[depth])
-            if decisions.beside[depth] == 0:
+            if decisions.alongside[depth] == 0:
                 continue  # it was in nobody's way
             x = int(decisions.copy[depth])
             holds = lift(problem, state, x, _least_beside(problem, state, x))
@@ -197,8 +197,8 @@ def _search(
             known,
             pooled,
         )
-        holds, beside, splits = _place(problem, state, crossing, x)
-        decisions.beside[depth] = beside
+        holds, alongside, splits = _place(problem, state, crossing, x)
+        decisions.alongside[depth] = alongside
         depth += 1
         run = int(parts.sections[part])
         if holds:
@@ -236,19 +236,19 @@ def _chosen(problem: Problem, state: State, among: Ints, choice: int) -> int:
 def _place(problem: Problem, state: State, crossing: Ints, x: int) -> tuple[bool, bool, bool]:
     """Place a copy at the skyline.
 
-    Returns whether all that waits has room above it, whether a copy waits beside it, and whether a gap
+    Returns whether all that waits has room above it, whether a copy waits alongside it, and whether a gap
     between sections is crossed by no waiting copy any more.
     """
     state.numbers[MARK] += 1
     state.waits[x] = False
-    beside = False
+    alongside = False
     splits = _count(problem, state, crossing, x, -1)
     top, holds = state.skyline[x] + problem.size[x], True
     for at in range(problem.own_start[x], problem.own_start[x + 1]):
         s = problem.own[at]
         if state.left[s] == 0:
             continue
-        beside = True
+        alongside = True
         state.numbers[WORK] += problem.member_start[s + 1] - problem.member_start[s]
         for place in range(problem.member_start[s], problem.member_start[s + 1]):
             y = problem.members[place]
@@ -257,7 +257,7 @@ def _place(problem: Problem, state: State, crossing: Ints, x: int) -> tuple[bool
                 state.skyline[y] = top
                 if state.lowest[y] < top:
                     holds = lift(problem, state, y, top) and holds
-    return holds, beside, splits
+    return holds, alongside, splits
 
 
 @inner

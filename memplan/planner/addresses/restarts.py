@@ -67,7 +67,7 @@ class Restarts:
         raise AssertionError
 
     def deep(self, capacity: int, effort: int) -> Tried:
-        """Search once, with no limit but `effort`: what many short searches miss can be one long one away."""
+        """Search once, with no limit but `effort`: one long search may find what many short ones miss."""
         weight = np.zeros(len(self._rows.size))
         return self._search(
             capacity,

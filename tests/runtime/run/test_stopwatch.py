@@ -60,7 +60,7 @@ def iteration() -> Iteration:
     return Iteration(nn.Sequential(*layers), (torch.randn(4, 8),), mean_square)
 
 
-@pytest.mark.scripts
+@pytest.mark.clock
 def test_a_plain_schedule_times_each_operation(slow: dict[str, float]) -> None:
     """One that is made again counts with the mean of its runs; a failed iteration does not count."""
     made = iteration()

@@ -69,7 +69,7 @@ def verify(schedule: Path, certificate_path: Path, graph_path: Path | None, outp
     except verifier.ClaimError as error:
         output.document({"verified": False, "message": f"{schedule}: {error}"})
         raise CheckFailedError(f"{schedule}: {error}") from None
-    except verifier.MismatchError as error:
+    except verifier.SubjectError as error:
         raise MismatchError(f"{schedule}, {certificate_path}: {error}") from None
     except verifier.DocumentError as error:
         raise InputError(f"{schedule}, {certificate_path}: {error}") from None

@@ -50,7 +50,7 @@ def _preserve_probes(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Any]
     with no_dispatch_modes(), no_function_modes(), torch.no_grad():
         generator = torch.Generator().manual_seed(0)  # the global generator is the user's
         for shape, dtype in PROBES:
-            probe = torch.randint(1 << 20, shape, generator=generator).to(dtype)
+            probe = torch.randint(1 << 20, shape, generator=generator, device="cpu").to(dtype)
             try:
                 back = unpack(pack(probe.clone()))
             except Exception:  # whatever it is, these hooks can't be left out

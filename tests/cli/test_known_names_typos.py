@@ -21,6 +21,8 @@ SOUND = {
     "profile": ["m.py"],
     "solve": ["g.json", "--budget", "100%", "--solver", "store-all"],
     "check": ["s.json", "--graph", "g.json"],
+    "verify": ["s.json", "--certificate", "c.json", "--graph", "g.json"],
+    "explain": ["snapshot.pickle"],
     "show": ["s.json", "--graph", "g.json"],
     "report": ["s.json", "--graph", "g.json", "-o", "r.html"],
     "run": ["s.json", "--graph", "g.json", "--model", "m.py"],

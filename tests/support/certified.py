@@ -30,7 +30,7 @@ from two_replays import judged
 from wide_graphs import exact_budget, wide_graph
 
 REFUSALS = (
-    *(verify.ClaimError, verify.DocumentError, verify.MismatchError),
+    *(verify.ClaimError, verify.DocumentError, verify.SubjectError),
     *(LookupError, TypeError, AttributeError, ValueError, ArithmeticError),
 )
 """What the verifier refuses by; `verify.verify` turns those of the second row into the first."""

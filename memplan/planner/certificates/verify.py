@@ -41,7 +41,7 @@ class DocumentError(Exception):
     """A document can't be read, or is not covered."""
 
 
-class MismatchError(Exception):
+class SubjectError(Exception):
     """Documents that do not belong together."""
 
 
@@ -771,7 +771,7 @@ def subject(schedule: Any) -> str:
 def _verify(schedule: Any, certificate: Any, graph: Graph, document: Any) -> Iterator[Claim]:
     check(certificate["format"] == FORMAT, f"the certificate's format is not {FORMAT!r}")
     of = certificate["refused"] if schedule is None else schedule
-    check(of["graph"]["sha256"] == graph.sha256, "the schedule is of another graph", MismatchError)
+    check(of["graph"]["sha256"] == graph.sha256, "the schedule is of another graph", SubjectError)
     machine = Machine(of.get("machine") or document.get("machine") or {})
     if schedule is not None:
         yield from _verify_schedule(schedule, certificate, graph, machine)
@@ -798,7 +798,7 @@ def _verify(schedule: Any, certificate: Any, graph: Graph, document: Any) -> Ite
 
 
 def _verify_schedule(schedule: Any, certificate: Any, graph: Graph, machine: Machine) -> Iterator[Claim]:
-    check(certificate["subject"] == subject(schedule), "the certificate is another schedule's", MismatchError)
+    check(certificate["subject"] == subject(schedule), "the certificate is another schedule's", SubjectError)
     figures = Replay(graph, machine, schedule["budget"], schedule).figures
     yield Claim("steps that keep every rule", len(schedule["steps"]))
     for name, value in schedule["predicted"].items():
@@ -824,7 +824,7 @@ def main(arguments: list[str]) -> int:
     """Verify files, print the claims, and return an exit code: 0, 2 documents, 5 claims, 6 another graph."""
     if len(arguments) not in (2, 3):
         sys.exit("usage: python verify.py [SCHEDULE] CERTIFICATE GRAPH")
-    codes = {DocumentError: 2, ClaimError: 5, MismatchError: 6}
+    codes = {DocumentError: 2, ClaimError: 5, SubjectError: 6}
     try:
         documents = [None, *(read(Path(name)) for name in arguments)]
         for claim in verify(*documents[-3:]):

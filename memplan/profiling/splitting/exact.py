@@ -73,9 +73,9 @@ def made_up(form: Value, generator: torch.Generator) -> Tensor:
     """Return a tensor of this form: normally distributed numbers, masks at random, and zeros for indices."""
     extent = elements_spanned(form)
     if form.dtype.is_floating_point or form.dtype.is_complex:
-        flat = torch.randn(extent, generator=generator).to(form.dtype)
+        flat = torch.randn(extent, generator=generator, device="cpu").to(form.dtype)
     elif form.dtype == torch.bool:
-        flat = torch.rand(extent, generator=generator) < 0.5
+        flat = torch.rand(extent, generator=generator, device="cpu") < 0.5
     else:
-        flat = torch.zeros(extent, dtype=form.dtype)
+        flat = torch.zeros(extent, dtype=form.dtype, device="cpu")
     return flat.to(form.device).as_strided(form.shape, form.strides)

@@ -237,5 +237,6 @@ def test_caches_are_used_through_this_alone() -> None:
     files = [path for package in root.iterdir() if package.is_dir() for path in package.rglob("*.py")]
     texts = {path: path.read_text() for path in files if path.parent != root / "graphs" / "folders"}
     assert len(texts) > 500
+    texts.pop(root / "model" / "hub_cache.py")  # another tool's cache, of JSON
     asks = re.compile(r"XDG_CACHE_HOME|cache_folder\(|\.cache[\"']")
     assert [str(path) for path, text in texts.items() if asks.search(text)] == []

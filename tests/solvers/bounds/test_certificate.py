@@ -18,7 +18,7 @@ from strategies import random_graph, with_comm
 from training_graphs import training
 from wide_graphs import exact_budget, wide_graph
 
-REFUSALS = (verify.ClaimError, verify.DocumentError, verify.MismatchError)
+REFUSALS = (verify.ClaimError, verify.DocumentError, verify.SubjectError)
 
 
 def bound_claims(case: Certified) -> list[verify.Claim]:

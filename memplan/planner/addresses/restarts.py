@@ -79,7 +79,9 @@ class Restarts:
         )
 
     def _order(self, keys: str, more: Floats) -> Ints:
-        return np.lexsort([-self._values[key] * more for key in reversed(keys)])
+        # Ties by time: what is found does not depend on the order in which copies are given.
+        ties = -self._rows.end, self._rows.start
+        return np.lexsort([*ties, *(-self._values[key] * more for key in reversed(keys))])
 
     def _search(
         self, capacity: int, order: Ints, choice: int, *, decisions: int, effort: int, weight: Floats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -193,13 +194,12 @@ def stopped(rank: int) -> None:
 
 def test_waits_for_a_stopped_rank_end_with_another_collective(tmp_path: Path) -> None:
     """A collective ends at its timeout. Its thread can't end a group in which another one waits."""
-    line = "rank 1 of 3 did not come to a collective within 3 s: it hangs, or waits; start all ranks anew"
+    # Which wait ends first is the machine's: each says what it knows of the rank.
+    line = re.compile(r"rank 1 of 3 (did not come to a collective within|gave no sign of life|ended without)")
     others = [
         each for rank, each in enumerate(ranks(waiting, tmp_path, size=SIZE, timeout=3)) if rank != LOST
     ]
-    assert all(each is not None and each[0].startswith(line) and each[1] < STOPPED - 3 for each in others), (
-        others
-    )
+    assert all(each is not None and line.match(each[0]) and each[1] < STOPPED - 3 for each in others), others
 
 
 def waiting(rank: int) -> tuple[str, float] | None:

@@ -1,4 +1,4 @@
-"""What operations in pieces buy: the smallest budget of a batch and the largest batch with `split=True`.
+"""The gain of operations in pieces: the smallest budget of a batch and the largest batch with `split=True`.
 
 The regions are those that `memplan.optimize` would choose; times of their pieces are estimated. The smallest
 budget is that of the most pieces; for the largest batch fewer are tried first.

@@ -1,4 +1,4 @@
-"""What a user asks of sizing, by the command or in Python: the options, checked together, and the search."""
+"""A request to sizing, by the command or in Python: the options, checked together, and the search."""
 
 from __future__ import annotations
 

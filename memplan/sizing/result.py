@@ -56,7 +56,7 @@ class CurvePoint(NamedTuple):
 
 
 class InPieces(NamedTuple):
-    """What operations in pieces buy.
+    """The plans with operations in pieces.
 
     least: the smallest budget found of the first batch. largest: the largest batch; None if none fits.
     """

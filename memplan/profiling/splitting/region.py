@@ -46,7 +46,7 @@ class Region:
 
     @cached_property
     def key(self) -> object:
-        """What is the same for regions of the same operations along the same rows."""
+        """The key that is equal for regions of the same operations along the same rows."""
         parts = (found.outputs for call in self.calls[:1] if (found := self.patterns[first_made(call)]))
         return self.members, self.recomputed, self.rows, *parts
 

@@ -1,4 +1,4 @@
-"""What a file of another tool says of a training run, and the reading of its keys."""
+"""The settings of a training run in a file of another tool, and the reading of its keys."""
 
 from __future__ import annotations
 

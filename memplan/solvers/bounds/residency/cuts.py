@@ -83,7 +83,7 @@ class CutPart(NamedTuple):
 
 
 class Kind(IntEnum):
-    """What an arc says, in the graph's own terms."""
+    """The meaning of an arc, in the graph's own terms."""
 
     NOTHING = 0
     NEEDS = 1

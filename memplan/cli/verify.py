@@ -13,6 +13,7 @@ from ..graphs.files.fields import mapping
 from ..graphs.files.files import load_graph
 from ..graphs.files.kinds import check_format
 from ..graphs.files.write import graph_to_document
+from ..planner.budget import spelled
 from ..planner.certificates import verify as verifier
 from .exits import CheckFailedError
 from .find_graph import find_graph
@@ -73,11 +74,21 @@ def verify(schedule: Path, certificate_path: Path, graph_path: Path | None, outp
         raise MismatchError(f"{schedule}, {certificate_path}: {error}") from None
     except verifier.DocumentError as error:
         raise InputError(f"{schedule}, {certificate_path}: {error}") from None
-    rows = [(claim.what, claim.verdict) for claim in claims]
+    rows = [(claim.what, _with_unit(claim)) for claim in claims]
     output.result(
         {"verified": True, "claims": [_row(claim) for claim in claims]},
         labelled([graph_row(graph), *rows]),
     )
+
+
+def _with_unit(claim: verifier.Claim) -> str:
+    """Return the verdict on a claim, with the unit of its value."""
+    if claim.value is None or claim.what.startswith("steps"):
+        return claim.verdict
+    value, proof = claim.verdict.split(": ", 1)
+    if claim.what.endswith("time") or claim.what.startswith("lower bound"):
+        return f"{value} s: {proof.replace(' is proven', ' s is proven')}"
+    return f"{spelled(int(claim.value))}: {proof}"
 
 
 def _row(claim: verifier.Claim) -> dict[str, Any]:

@@ -188,8 +188,8 @@ class Guards:
         hooks = hooks_of_saved_tensors() if self._trains else None
         if hooks is not None and not preserve_values(hooks):
             raise MismatchError(
-                "the step is called within torch.autograd.graph.saved_tensors_hooks that change values, and "
-                "what a plan keeps for backward does not pass through them: call it outside"
+                "the step is called within a checkpoint, or saved_tensors_hooks that change values, and what "
+                "a plan keeps for backward does not pass through these: call it outside"
             )
 
     def check_module(self, tensors: Mapping[str, Tensor]) -> None:

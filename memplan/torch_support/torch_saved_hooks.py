@@ -27,6 +27,9 @@ OFFLOADING = {
 }
 """Modules whose hooks keep activations in host memory. Some can't be tried outside of a backward."""
 
+RECOMPUTING = {"torch.utils.checkpoint"}
+"""Modules whose hooks run the forward pass once more: to try one would run the caller's code."""
+
 PROBES = ((3,), torch.float32), ((1 << 14,), torch.float32), ((64, 64), torch.bfloat16), ((7,), torch.int64)
 """Shapes and dtypes for which other hooks are tried: small and large, as some leave small tensors out."""
 
@@ -43,7 +46,8 @@ def preserve_values(hooks: Hooks) -> bool:
     PyTorch's, which runs them.
     """
     pack, unpack = hooks
-    return getattr(pack, "__module__", "") in OFFLOADING or _preserve_probes(pack, unpack)
+    module = getattr(pack, "__module__", "")
+    return module in OFFLOADING or (module not in RECOMPUTING and _preserve_probes(pack, unpack))
 
 
 def _preserve_probes(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Any]) -> bool:

@@ -71,6 +71,8 @@ def test_claims_are_proven_or_say_by_whom(plan: Plan) -> None:
     lines = {line.partition("  ")[0]: line for line in result.stdout.splitlines()}
     for claim in ("time", "peak", "min_memory", "min_memory_once", "steps that keep every rule"):
         assert lines[claim].endswith("proven")
+    assert " s: proven" in lines["time"]
+    assert " B: proven" in lines["peak"] or "iB: proven" in lines["peak"]
     found = json.loads(plan("verify", "s.json", "--certificate", "c.json", "--json").stdout)
     assert found["verified"] is True
     bounds = [claim for claim in found["claims"] if claim["claim"].startswith("lower bound")]

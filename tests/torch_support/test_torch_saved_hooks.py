@@ -18,6 +18,7 @@ from memplan.torch_support.torch_saved_hooks import (
 )
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 Around = Callable[[], AbstractContextManager[Any]]
 
@@ -141,6 +142,19 @@ def test_a_plan_made_within_hooks_leaves_them_on() -> None:
         step(x).backward()
         eager(x).backward()
     assert all(map(torch.equal, _gradients(planned), _gradients(eager)))
+
+
+def test_a_planned_module_in_a_checkpoint_is_refused_without_a_second_run() -> None:
+    x = torch.randn(8, 16, requires_grad=True)
+    part, calls = memplan.optimize_module(Net(nullcontext), x, budget="100%", solver="rotor"), list[int]()
+
+    def called(x: Tensor) -> Tensor:
+        calls.append(len(calls))
+        return part(x)
+
+    with pytest.raises(memplan.MismatchError, match="within a checkpoint"):
+        checkpoint(called, x, use_reentrant=False)
+    assert calls == [0]
 
 
 def test_a_planned_module_is_called_within_hooks() -> None:

@@ -25,11 +25,8 @@ Linear in the edges, plus log2 n simulations for each way with activations.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ....graphs.errors import InputError
-from ....graphs.machine import Machine
 from ....planner.bounds import time_bound
 from ....planner.residency.prefetch_placement import simulate_residency
 from ....planner.residency.residency import Residency
@@ -39,6 +36,7 @@ from ...candidates import device_limit, require_backward
 from ...links import linked_machine, worth_moving
 from ...problem import Options, Problem, SolverResult
 from ...settings import SolverSettings, setting
+from ..layers.fewest import counts_of, fewest
 from ..layers.refusals import refused
 from .swap import WAYS, BlockLists, block_lists
 
@@ -81,7 +79,9 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     with clock.until_interrupted():
         for activations in ways:
             lists = block_lists(NAME, graph, activations, worth_moving(machine))
-            count = _fewest(problem, machine, lists, _counts(settings.blocks, lists.most))
+            counts = counts_of(f"{NAME}: blocks", settings.blocks, lists.most)
+            # Windows are nested: what fits with n blocks swapped fits with n + 1.
+            count = fewest(problem, machine, counts, lists.residency)
             last.append(lists.residency(count))
             held = simulate_residency(graph, machine, device_limit(problem), last[-1])
             if held is not None:
@@ -94,25 +94,3 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     fastest = min(found, key=lambda one: one.figures.time)
     options.report(f"{NAME}: {fastest}")
     return SolverResult.of_heuristic(fastest.schedule, clock, time_bound(graph))
-
-
-def _counts(requested: int | None, most: int) -> range:
-    """Return the numbers of swapped blocks to choose from. Raises InputError if the request is too many."""
-    if requested is None:
-        return range(most + 1)
-    if requested > most:
-        raise InputError(f"{NAME}: blocks must be at most {most}, not {requested}")
-    return range(requested, requested + 1)
-
-
-def _fewest(problem: Problem, machine: Machine, lists: BlockLists, counts: range) -> int:
-    """Return the fewest blocks to swap with which the device is large enough; the most if it never is."""
-    # More swapped blocks take more of the host: one that is too small would hide that few blocks suffice.
-    roomy, limit = replace(machine, host_capacity=None, pinned=None), device_limit(problem)
-
-    def fits(count: int) -> bool:
-        return simulate_residency(problem.graph, roomy, limit, lists.residency(count)) is not None
-
-    # Windows are nested: what fits with n blocks swapped fits with n + 1. Kept activations often never fit.
-    last = len(counts) - 1
-    return counts[bisect_left(counts, True, hi=last, key=fits) if fits(counts[last]) else last]

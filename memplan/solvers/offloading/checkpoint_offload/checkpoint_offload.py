@@ -23,14 +23,12 @@ Linear in the edges, plus the logarithm of the layers in simulations.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
-from ....graphs.errors import InputError
 from ....graphs.graph import Graph, Kind, Phase
-from ....graphs.machine import Machine, Memory
+from ....graphs.machine import Memory
 from ....planner.bounds import time_bound
 from ....planner.residency.prefetch_placement import simulate_residency
 from ....planner.residency.residency import Residency, TensorUse
@@ -40,6 +38,7 @@ from ...links import linked_machine, worth_moving
 from ...problem import Options, Problem, SolverResult
 from ...recomputation.checkpointing.layer_checkpoint import numbered, runs
 from ...settings import SolverSettings, setting
+from ..layers.fewest import counts_of, fewest
 from ..layers.offload_intervals import Positions, uses_of
 from ..layers.refusals import refused
 
@@ -88,40 +87,17 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     machine = linked_machine(NAME, problem, "inputs of checkpointed layers").machine
     require_backward(NAME, graph)
     checkpoints = _checkpoints(graph, worth_moving(machine))
+    counts = counts_of(f"{NAME}: layers", settings.layers, len(checkpoints.recomputed))
+    decisions = partial(checkpoints.residency, ahead=settings.ahead)
+    count, held = counts[-1], None
     with clock.until_interrupted():
-        counts = _counts(settings.layers, len(checkpoints.recomputed))
-        count = _fewest(problem, machine, checkpoints, counts, settings.ahead)
-        residency = checkpoints.residency(count, settings.ahead)
-        held = simulate_residency(graph, machine, device_limit(problem), residency)
+        count = fewest(problem, machine, counts, decisions)
+        held = simulate_residency(graph, machine, device_limit(problem), decisions(count))
     if held is None:
         clock.raise_if_interrupted()
-        raise refused(NAME, problem, machine, [residency])
+        raise refused(NAME, problem, machine, [decisions(count)])
     options.report(f"{NAME}: inputs of {count} of {len(checkpoints.recomputed)} layers on the host")
     return SolverResult.of_heuristic(held[0], clock, time_bound(graph))
-
-
-def _counts(requested: int | None, layers: int) -> range:
-    """Return the numbers of layers to choose from. Raises InputError if the request is too many."""
-    if requested is None:
-        return range(layers + 1)
-    if requested > layers:
-        raise InputError(f"{NAME}: layers must be at most {layers}, not {requested}")
-    return range(requested, requested + 1)
-
-
-def _fewest(
-    problem: Problem, machine: Machine, checkpoints: _Checkpoints, counts: Sequence[int], ahead: int
-) -> int:
-    """Return the fewest layers to offload with which the device is large enough; the most if it never is."""
-    # More layers take more of the host: one that is too small would hide that few layers suffice.
-    roomy, limit = replace(machine, host_capacity=None, pinned=None), device_limit(problem)
-
-    def fits(count: int) -> bool:
-        residency = checkpoints.residency(count, ahead)
-        return simulate_residency(problem.graph, roomy, limit, residency) is not None
-
-    last = len(counts) - 1
-    return counts[bisect_left(counts, True, hi=last, key=fits) if fits(counts[last]) else last]
 
 
 def _checkpoints(graph: Graph, smallest: int) -> _Checkpoints:

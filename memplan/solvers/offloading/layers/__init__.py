@@ -1,7 +1,7 @@
 """A training graph as layers: what each of them runs and owns, what is recomputed, what is offloaded when.
 
-Shared by LoHan, STRONGHOLD and both ZeRO systems; block swap, MemFerry, Offmate, POFO and joint take single
-files.
+Shared by LoHan, STRONGHOLD and both ZeRO systems; block swap, checkpoint-offload, MemFerry, Offmate, POFO and
+joint take single files.
 Nothing is minimised here: a solver decides, these files turn that into runs and offload intervals,
 planner/residency into a schedule. Assumed: a chain of at least two layers with weights, with a backward part,
 and no weight used after its update; else NotAcceptedError says in one line what is missing.
@@ -21,10 +21,11 @@ and no weight used after its update; else NotAcceptedError says in one line what
     offload_intervals.py  weights, gradients, states, activations that are offloaded between passes
     cpu_updates.py        what these systems ask of graph and machine
     windows.py            a window of layers that moves forward and back
+    fewest.py             how few layers have to be offloaded, by bisection
     refusals.py           why nothing fits: the least budget, or a host too small
 
 All is linear in the graph's edges, but for the chain and one sort.
 
-Public modules: cpu_updates, early_updates, host_variants, offload_intervals, refusals, runs, training,
-windows.
+Public modules: cpu_updates, early_updates, fewest, host_variants, offload_intervals, refusals, runs,
+training, windows.
 """

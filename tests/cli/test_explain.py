@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 from pathlib import Path
@@ -85,3 +86,35 @@ def test_what_is_wrong_is_one_line(words: list[str], line: str) -> None:
     result = plan(*words)
     assert result.exit_code == 2
     assert line in result.stderr
+
+
+JUNK: list[Any] = [None, True, -1, 2**70, 1e300, float("inf"), float("nan"), "x", [], {}, [[]], {"a": []}]
+
+
+def _places(thing: Any) -> list[tuple[Any, Any]]:
+    """Return each container of a document with each of its keys."""
+    keys = list(thing) if isinstance(thing, dict) else range(len(thing)) if isinstance(thing, list) else ()
+    return [(thing, key) for key in keys] + [place for key in keys for place in _places(thing[key])]
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "trace"])
+def test_junk_anywhere_is_one_line(kind: str) -> None:
+    snapshot: Any = pickle.loads(Path("snapshot.pickle").read_bytes())
+    memory = {"Addr": 7, "Bytes": 64, "Total Allocated": 64, "Device Type": 1, "Device Id": 0}
+    events = [
+        {"ph": "i", "name": "[memory]", "ts": 2.0, "tid": 1, "args": memory},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1.0, "dur": 3.0, "tid": 1},
+    ]
+    sound = {"snapshot": snapshot, "trace": {"traceEvents": events}}[kind]
+    for number in range(len(_places(sound))):
+        for junk in JUNK:
+            document = copy.deepcopy(sound)
+            container, key = _places(document)[number]
+            container[key] = junk
+            if kind == "snapshot":
+                Path("junk.pickle").write_bytes(pickle.dumps(document))
+            else:
+                Path("junk.json").write_text(json.dumps(document))
+            result = plan("junk.pickle" if kind == "snapshot" else "junk.json")
+            assert result.exit_code in (0, 2), (key, junk, result.exception)
+            assert len(result.stderr.splitlines()) <= 1, (key, junk)

@@ -17,6 +17,8 @@ from .recording import Block, Frame, Recording
 
 MEMORY = "[memory]"
 _CPU, _CUDA = 0, 1
+_MOST = 2**62
+"""Above all bytes, times and addresses of programs."""
 _KINDS = {_CPU: "cpu", _CUDA: "cuda"}
 _FUNCTION = re.compile(r"(.+)\((\d+)\): (.+)")
 _SPANS = ("cpu_op", "python_function", "user_annotation")
@@ -77,17 +79,16 @@ def _spelled(place: tuple[int, int]) -> str:
 
 def _stacks(rows: list[Row], own: list[Row]) -> list[tuple[Frame, ...]]:
     """Return for each event the spans around it on its thread, innermost first."""
-    spans: dict[object, list[tuple[float, float, str]]] = {}
+    spans: dict[str, list[tuple[float, float, str]]] = {}
     for one in rows:
         if one.get("ph") == "X" and one.get("cat") in _SPANS:
             begin, name = _time(one), str(one.get("name"))
-            duration: Any = one.get("dur", 0)
-            spans.setdefault(one.get("tid"), []).append((begin, begin + float(duration), name))
+            spans.setdefault(str(one.get("tid")), []).append((begin, begin + _time(one, "dur"), name))
     found = list[tuple[Frame, ...]]([()] * len(own))
     frames: dict[str, Frame] = {}
     for thread, there in spans.items():
         there.sort(key=lambda span: (span[0], -span[1]))
-        events = [(place, _time(one)) for place, one in enumerate(own) if one.get("tid") == thread]
+        events = [(place, _time(one)) for place, one in enumerate(own) if str(one.get("tid")) == thread]
         open_spans, following = list[tuple[float, str]](), 0
         for place, time in events:
             while following < len(there) and there[following][0] <= time:
@@ -110,14 +111,14 @@ def _place(event: Row) -> tuple[int, int]:
 
 
 def _number(event: Row, name: str) -> int:
-    value: Any = cast("Row", event["args"]).get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"an event of memory has a {name} that is not a number")
-    return int(value)
+    return int(_finite(cast("Row", event["args"]).get(name, 0), name))
 
 
-def _time(event: Row) -> float:
-    value: Any = event.get("ts", 0)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("an event has a ts that is not a number")
-    return float(value)
+def _time(event: Row, name: str = "ts") -> float:
+    return float(_finite(event.get(name, 0), name))
+
+
+def _finite(value: object, name: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:  # nor NaN
+        raise ValueError(f"an event has a {name} that is not a number, or too large")
+    return value

@@ -13,7 +13,14 @@ from ..solvers.bounds.certificate import check_certifiable, refusal_certificate
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import InfeasibleError, Problem
 from .exits import Exit
-from .options import FILE, chosen_machine, destination_option, output_options, table_argument
+from .options import (
+    FILE,
+    chosen_machine,
+    destination_option,
+    output_options,
+    table_argument,
+    writable,
+)
 from .parameter_types import DOCUMENT
 from .phases import Phases
 from .printing.figures import graph_row
@@ -38,7 +45,8 @@ from .solving import Search, refusal_document, search_options, solve_graph
 @click.option(
     "--certificate",
     "certificate_path",
-    type=DOCUMENT,
+    type=FILE,
+    callback=writable,
     help="File for what proves the schedule's claims, or that there is none, for `plan verify`.  "
     "[default: none]",
 )

@@ -40,6 +40,7 @@ from transformed_problems import (
     scale_times,
 )
 
+MiB = 2**20
 TOLERANCE = 1e-6
 """Relative difference of two times that the programs of integers leave."""
 
@@ -89,7 +90,7 @@ CHANGES = (
 
 
 def problems(seed: int) -> Iterator[Problem]:
-    """Yield one of each kind: a small graph with all rules, a chain, a training graph, two with links."""
+    """Yield one of each kind: a small graph with all rules, a chain, a training graph, three with links."""
     random = Random(seed)
     kind = random.choice(("none", "end", "early"))
     yield within(small_graph(random), random)
@@ -99,6 +100,8 @@ def problems(seed: int) -> Iterator[Problem]:
     yield Problem(case.graph, case.budget, case.machine)
     layers = small_training(random, 3, states=True, host=True, saved=True, moving=9)
     yield within(layers, random, Machine(links=Links(2, 2, 2, 2)))
+    blocks = chain(random.randint(3, 6), seed=random.randrange(99))
+    yield within(blocks, random, Machine(links=Links(2 * MiB, 2 * MiB, 2 * MiB, 2 * MiB)))
 
 
 def within(graph: Graph, random: Random, machine: Machine | None = None) -> Problem:

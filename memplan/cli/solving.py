@@ -110,8 +110,8 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option(
         "--gap",
         metavar="0.5%|0.005",
-        help="Stop once proven to be so close to the fastest schedule; 0: go on to the end. The same as "
-        "--set gap=, of solvers that have it.  [default: the solver's; auto's is 0.5%]",
+        help="Stop once proven to be so close to the fastest schedule; 0: once proven to be the fastest. The "
+        "same as --set gap=, of solvers that have it.  [default: the solver's; auto's is 0.5%]",
     ),
     settings_option(),
     click.option(

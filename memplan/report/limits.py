@@ -14,7 +14,8 @@ from ..planner.schedule.schedule import Verb
 from ..planner.simulator.clock import Queue
 from ..planner.simulator.timeline import Timeline
 from ..planner.variants import runnable
-from ..solvers.bounds.lower_bounds import PROVEN, lower_bounds
+from ..solvers.bounds.lower_bounds import lower_bounds
+from ..solvers.incumbent import PROVEN
 from ..solvers.problem import Problem
 from .memory_timeline import KINDS, by_kind
 from .subject import Subject, cause_index, cause_words

@@ -20,6 +20,9 @@ _log = logging.getLogger(__name__)
 _SAME = 1e-9
 """The relative difference below which a time or a bound counts as the same."""
 
+PROVEN = 1e-6
+"""The relative gap up to which a schedule counts as the fastest: bounds are rounded down."""
+
 
 @dataclass(frozen=True)
 class IncumbentState:
@@ -86,16 +89,13 @@ class Incumbent:
                 self._add(self.best, seconds, who)
 
     def within(self, share: float) -> bool:
-        """Tell whether the best is enough: proven to be within this gap, or there when patience is over.
-
-        Nothing is proven within gap 0.
-        """
+        """Tell whether the best is enough: proven to be within this gap, or there when patience is over."""
         over = self.best < inf and monotonic() - self._start > self.patience
         return over or self.enough(self.best, share)
 
     def enough(self, seconds: float, share: float) -> bool:
-        """Tell whether a schedule of so many seconds is proven to be within this gap."""
-        return share > 0.0 and gap(seconds, self.bound) <= share
+        """Tell whether a schedule of so many seconds is proven to be within this gap; 0: the fastest."""
+        return gap(seconds, self.bound) <= max(share, PROVEN)
 
     def _add(self, best: float, bound: float, who: str) -> None:
         standing = IncumbentState(monotonic() - self._start, best, bound, who)

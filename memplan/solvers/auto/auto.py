@@ -18,7 +18,8 @@ like a MILP solver's search; else with all moves, or the time. As many members r
 cores, in the order above; with one core the first search has two thirds of a time limit. Annealing from the
 traced order is as good as from a dynamic program's answer on graphs of hundreds of operations; on larger
 ones, and close to the minimum memory, the other has a head start. With `gap` 0 and time for all moves the
-same problem gives the same answer; else the answer is the best when a clock or a bound ends the search.
+same problem gives an answer of the same time: with nothing proven, the same answer; else the answer is the
+best when a clock or a bound ends the search.
 Without a time limit, the search is compiled, once on a machine, by another process alongside the residency
 program and rk-rotor. With patience (solvers/incumbent.py) members
 end when it is over, and if the search is not compiled rk-rotor answers, or else others, if they can.
@@ -115,7 +116,8 @@ class Settings(SolverSettings):
 
     gap: float = gap_setting(
         0.005,
-        "relative gap to the bound for any schedule at which the search may stop; 0: it goes on to its end",
+        "relative gap to the bound for any schedule at which the search may stop; 0: it is proven to be the "
+        "fastest, or the search goes on to its end",
     )
     workers: int = workers_setting(0, "cores to use; 0: those that are available, up to 8")
     moves: int = setting(1500, "moves of search, for each operation of the graph", least=1)
@@ -170,7 +172,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
             race.proved(bound.seconds, bound.name)
 
     def run(lines: list[Member], meanwhile: Callable[[], None], *, proves: bool = True) -> Outcomes:
-        prover = partial(prove, problem, tell, seconds) if settings.gap and proves else None
+        prover = partial(prove, problem, tell, seconds) if proves else None
         return portfolio.run(
             problem,
             lines,

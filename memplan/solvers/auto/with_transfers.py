@@ -146,7 +146,7 @@ def solve(
                 stop,
                 race=race,
                 gap=gap,
-                prove=proving if gap else None,
+                prove=proving,
                 clock=options.clock().part(_JOINT_SHARE),
                 outcomes=outcomes,
             )

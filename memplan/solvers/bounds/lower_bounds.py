@@ -38,6 +38,7 @@ from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.variants import uses_host
 from ..candidates import device_limit
 from ..clock import Clock
+from ..incumbent import PROVEN
 from ..problem import Bound, OrderName, Problem
 from .offload.offload_bound import moves, offload_bound
 from .residency.residency import (
@@ -51,9 +52,6 @@ from .residency.schedule import FIRST_SHARE, residency_schedule
 from .residency.search import ResidencyBoundSearch
 
 ALL_OPERATIONS = "time of all operations"
-
-PROVEN = 1e-6
-"""The relative gap up to which a schedule counts as the fastest."""
 
 WORTH = 1e-4
 """Share of the time of all operations; if a bound recomputes more of backward, one without that follows."""

@@ -23,10 +23,11 @@ from ...graphs.transformations.one_queue import on_one_queue
 from ...planner.errors import InvalidScheduleError
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import Figures, figures_of
-from ..bounds.lower_bounds import PROVEN, lower_bounds
+from ..bounds.lower_bounds import lower_bounds
 from ..candidates import device_limit
 from ..clock import Clock
 from ..early_collectives import with_early_collectives
+from ..incumbent import PROVEN
 from ..problem import (
     Bound,
     InfeasibleError,

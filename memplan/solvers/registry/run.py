@@ -39,9 +39,9 @@ from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import Figures, figures_of
 from ...planner.variants import uses_host
 from ..allowed import Restriction, restrict
-from ..bounds.lower_bounds import ALL_OPERATIONS, PROVEN, lower_bounds, proofs_of_none
+from ..bounds.lower_bounds import ALL_OPERATIONS, lower_bounds, proofs_of_none
 from ..candidates import device_limit
-from ..incumbent import Incumbent
+from ..incumbent import PROVEN, Incumbent
 from ..problem import (
     Bound,
     InfeasibleError,

@@ -141,6 +141,7 @@ def test_the_residency_program_waits_for_the_compiler_only_where_time_is_limited
         begun.set()
         return file_order(problem, seconds, cancelled)
 
+    monkeypatch.setattr(auto, "prove", lambda *_: None)  # a proof would end it before
     monkeypatch.setattr(auto, "file_order", residency)
     monkeypatch.setattr(
         auto, "load", lambda *_, **_named: waited.append(begun.wait(20 if time_limit is None else 0))
@@ -214,6 +215,15 @@ def test_a_wide_gap_ends_a_search_that_would_take_minutes() -> None:
     assert race.history[-1].gap <= 0.5
 
 
+def test_with_gap_0_it_ends_once_it_is_proven_that_nothing_is_faster() -> None:
+    """With so many moves the search alone would take minutes."""
+    graph = chain(6, seed=2)
+    problem = Problem(graph, (baseline(graph).peak + minimum_memory(graph)) // 2)
+    found = registry.solve("auto", problem, settings={"gap": "0", "moves": str(10**6)}, bound_seconds=0)
+    assert (found.status, found.interrupted) == (Status.OPTIMAL, False)
+    assert found.lower_bound == pytest.approx(found.figures.time, rel=1e-6)
+
+
 @pytest.mark.scripts
 def test_interrupted_it_gives_the_best_so_far() -> None:
     """Ctrl-C reaches the main thread only; the workers hear of it."""
@@ -262,6 +272,7 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
         return SolverResult(known[0][0], Status.HEURISTIC)
 
     monkeypatch.setattr(with_transfers, "module_of", module_of)
+    monkeypatch.setattr(with_transfers, "prove", lambda *_: None)
     monkeypatch.setattr(joint, "improved", improved)
     graph = chain(6, seed=2)
     problem = Problem(graph, (minimum_memory(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
@@ -290,6 +301,7 @@ def test_where_others_are_far_joint_begins_anew(
         return SimpleNamespace(Settings=module.Settings, solve=solve)
 
     monkeypatch.setattr(with_transfers, "module_of", module_of)
+    monkeypatch.setattr(with_transfers, "prove", lambda *_: None)
     monkeypatch.setattr(with_transfers, "_NEAR", near)
     problem = Problem(graph, (minimum_memory(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"seed": "7", "workers": "2", "gap": "0"}, bound_seconds=0)
@@ -314,6 +326,7 @@ def test_one_of_the_others_that_overruns_its_time_is_asked_to_end(monkeypatch: p
         return SimpleNamespace(Settings=module.Settings, solve=solve)
 
     monkeypatch.setattr(with_transfers, "module_of", module_of)
+    monkeypatch.setattr(with_transfers, "prove", lambda *_: None)
     monkeypatch.setattr(with_transfers, "OTHERS", {"offmate": 0.05})
     problem = Problem(graph, (minimum_memory(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"workers": "2", "gap": "0"}, bound_seconds=0)
@@ -347,6 +360,7 @@ def test_a_policy_that_takes_most_of_the_time_ends(workers: int, monkeypatch: py
 
     monkeypatch.setattr(clock, "monotonic", lambda: moment[0])
     monkeypatch.setattr(with_transfers, "module_of", module_of)
+    monkeypatch.setattr(with_transfers, "prove", lambda *_: None)
     monkeypatch.setattr(joint, "improved", fastest)
     alone = registry.solve("block-swap", problem, bound_seconds=0)
     found = registry.solve("auto", problem, 100.0, {"workers": str(workers), "gap": "0"}, bound_seconds=0)

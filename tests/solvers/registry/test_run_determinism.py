@@ -26,12 +26,14 @@ from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.baseline import baseline
+from memplan.solvers.auto import auto
 from memplan.solvers.registry import run as registry
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from random import Random
 from small_offload import small_training
 from training_graphs import training
 
+auto.prove = lambda *_given: None  # when a bound ends a race is up to the machine
 settings = {settings!r}
 solvers = {solvers!r}
 moving = small_training(Random(1), 4, states=True, host=True, saved=True, moving=12)

@@ -73,7 +73,13 @@ def examples(app: Sphinx, ctx: object, lines: list[str]) -> None:
 EXAMPLE = re.compile(r"^(\| *)(plan .*\S)\s*$")
 
 
+def variables(app: Sphinx, ctx: object, lines: list[str]) -> None:
+    """Variables of options are explained once, on the page about the command line."""
+    lines.clear()
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("sphinx-click-process-envars", variables)
     app.connect("sphinx-click-process-description", examples)
     app.connect("source-read", outside)
     app.connect("autodoc-process-docstring", arguments)

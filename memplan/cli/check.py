@@ -12,6 +12,7 @@ from ..planner.budget import Budget, spelled
 from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
 from .exits import CheckFailedError
+from .help import PlanCommand
 from .options import budget_option, chosen_machine, graph_option, machine_option, output_options
 from .parameter_types import DOCUMENT
 from .printing.figures import (
@@ -27,11 +28,11 @@ from .printing.output import Output, labelled
 from .replay import TOLERANCE, arena_of, is_number, open_schedule, validate_schedule
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("schedule", type=DOCUMENT)
 @graph_option
-@budget_option
-@machine_option
+@budget_option("that of the schedule")
+@machine_option("that of the schedule")
 @output_options
 def check(
     schedule: Path, graph_path: Path | None, budget: Budget | None, machine_path: Path | None, output: Output

@@ -24,6 +24,7 @@ from ..solvers.incumbent import Incumbent
 from ..solvers.problem import InfeasibleError, NotAcceptedError
 from ..solvers.registry.run import BOUND_SECONDS
 from .bench.arguments import chosen_contenders
+from .help import PlanCommand
 from .known_names import completing, solvers
 from .options import (
     bound_time_option,
@@ -77,9 +78,9 @@ class _Compared:
         }
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("files", metavar="FILES...", type=DOCUMENT, nargs=-1, required=True)
-@budget_option
+@budget_option("the device's capacity; for schedules their own")
 @click.option(
     "--solvers",
     "names",
@@ -95,7 +96,7 @@ class _Compared:
 )
 @settings_option("SOLVER.KEY=VALUE", "one of the solvers")
 @bound_time_option("Time, at most, for the lower bounds after each search; 0 for none.", BOUND_SECONDS)
-@machine_option
+@machine_option("that of the graph")
 @output_options
 def compare(
     files: Sequence[Path],

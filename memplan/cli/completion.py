@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from .help import PlanCommand
 from .options import output_options
 from .parameter_types import Word
 from .printing.output import Output
@@ -13,7 +14,7 @@ NAMES = ("plan", "memplan")
 """Names of the command."""
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("shell", type=Word(("bash", "zsh", "fish")))
 @output_options
 def completion(shell: str, output: Output) -> None:

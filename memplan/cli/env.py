@@ -10,6 +10,7 @@ import click
 from memplan.version import __version__
 
 from ..report.origin import this_machine
+from .help import PlanCommand
 from .options import output_options
 from .printing.output import Output, Row, labelled
 
@@ -20,7 +21,7 @@ _PACKAGES = (
 """Packages on which results or faults may depend: what memplan runs on, models, solvers, clusters."""
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @output_options
 def env(output: Output) -> None:
     """Show the versions of memplan, Python, PyTorch, CUDA and solvers, and this machine: for bug reports.

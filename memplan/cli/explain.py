@@ -15,6 +15,7 @@ from ..exchange.recorded.recording import Recording
 from ..graphs.errors import InputError
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
+from .help import PlanCommand
 from .options import FILE, output_options
 from .printing.output import Output, Row, labelled, table
 
@@ -24,7 +25,7 @@ _FRAGMENTED = 0.1
 """Share of the reserved bytes above which unused ones are worth a word."""
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("file", type=FILE)
 @click.option(
     "--device", type=int, help="Number of the GPU, if FILE has several.  [default: that with the most memory]"

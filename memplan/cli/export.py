@@ -8,6 +8,7 @@ import click
 
 from ..exchange.formats import FORMATS, Options, write
 from ..graphs.files.files import load_graph
+from .help import PlanCommand
 from .import_ import listed, time_unit_option
 from .options import FILE, output_options, writable_export
 from .parameter_types import DOCUMENT, Word
@@ -16,7 +17,7 @@ from .printing.output import Output, labelled
 WRITTEN = [name for name, one in FORMATS.items() if one.writes]
 
 
-@click.command(epilog=listed(WRITTEN))
+@click.command(cls=PlanCommand, epilog=listed(WRITTEN))
 @click.argument("format_name", metavar="FORMAT", type=Word(WRITTEN))
 @click.argument("graph_path", metavar="GRAPH", type=DOCUMENT)
 @click.option(

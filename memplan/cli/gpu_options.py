@@ -7,9 +7,12 @@ from collections.abc import Callable
 import click
 
 
-def host_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --host and --lanes, which describe the machine of --gpu, to a command."""
-    for option in (
+def host_options(default: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return what adds --host and --lanes, which describe the machine of a GPU, to a command.
+
+    default: of --host, in words.
+    """
+    options = (
         click.option(
             "--lanes",
             type=click.Choice(["1", "2", "4", "8", "16"]),
@@ -19,8 +22,13 @@ def host_options(command: Callable[..., None]) -> Callable[..., None]:
             "--host",
             metavar="64GB|64GB,16cores,80GB/s",
             help="Memory of the GPU's host, and its cores and memory bandwidth, for the speed of updates "
-            "there.  [default: plan size assumes 64GB, else memory without limit]",
+            f"there.  [default: {default}]",
         ),
-    ):
-        command = option(command)
-    return command
+    )
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in options:
+            command = option(command)
+        return command
+
+    return add

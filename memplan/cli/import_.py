@@ -15,6 +15,7 @@ from ..graphs.machines.presets import described_preset
 from ..graphs.units import parse_seconds
 from ..planner.baseline import baseline
 from .gpu_options import host_options
+from .help import PlanCommand
 from .known_names import completing, machines
 from .options import FILE, destination_option, output_options
 from .parameter_types import Word
@@ -64,7 +65,7 @@ def listed(names: Iterable[str]) -> str:
 READ = [name for name, one in FORMATS.items() if one.reads]
 
 
-@click.command("import", epilog=listed(READ))
+@click.command("import", cls=PlanCommand, epilog=listed(READ))
 @click.argument("format_name", metavar="FORMAT", type=Word(READ))
 @click.argument("file", type=FILE)
 @destination_option("FILE.graph.json in the working folder")
@@ -78,7 +79,7 @@ READ = [name for name, one in FORMATS.items() if one.reads]
     shell_complete=completing(machines),
     help="GPU for which times are estimated, if FILE has none, like rtx3060.  [default: no times]",
 )
-@host_options
+@host_options("memory without limit")
 @click.option(
     "--dim",
     "dims",

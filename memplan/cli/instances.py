@@ -16,6 +16,7 @@ from ..graphs.files.files import save_graph
 from ..graphs.units import duration, format_bytes
 from ..instances.catalogue import BEST_KNOWN, FILES, Corpus, Entry, Known, corpora, entries, entry, oracles
 from ..instances.catalogue import corpus as corpus_named
+from .help import PlanCommand
 from .known_names import completing
 from .known_names import corpora as corpus_names
 from .known_names import instances as instance_names
@@ -31,7 +32,7 @@ LEGEND = (
 )
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("name", required=False, shell_complete=completing(instance_names))
 @click.option(
     "--corpus",

@@ -20,6 +20,7 @@ from ..graphs.machines.presets import Preset, described_preset, presets
 from ..graphs.units import duration, format_bytes, format_rate
 from ..planner.budget import spelled
 from .gpu_options import host_options
+from .help import PlanCommand
 from .known_names import completing, machines
 from .options import FILE, destination_option, device_option, output_options
 from .printing.output import Output, Row, labelled, table
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from ..devices.measuring.this_machine import Measured
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("name", required=False, shell_complete=completing(machines))
-@host_options
+@host_options("memory without limit")
 @click.option(
     "--ranks", type=click.IntRange(1), help="Devices that train together, joined by --link.  [default: one]"
 )

@@ -24,31 +24,46 @@ from .options import output_flags
 from .signals import interruptible, leave
 from .streams import give_up_output, say
 
-COMMANDS = {
-    "optimize": "Plan a model within a memory budget: profile, solve and report in one.",
-    "profile": "Trace a PyTorch model and measure its operations: makes a graph.",
-    "solve": "Find a fast schedule of a graph within a memory budget.",
-    "check": "Replay a schedule by the rules and report its figures.",
-    "verify": "Prove what is claimed for a schedule: rules, peak, time, lower bounds.",
-    "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
-    "report": "Write a schedule as one page for a browser.",
-    "run": "Run a schedule and eager PyTorch: time, memory, results.",
-    "train": "Train a model by a schedule, with checkpoints.",
-    "compare": "Show schedules side by side, or what several solvers find for a graph.",
-    "pareto": "Find the curve of time against memory of a graph.",
-    "bench": "Compare solvers on graphs and budgets.",
-    "machine": "Measure this machine, or show one by its name: makes a machine file.",
-    "size": "Will it fit a GPU? The batch to train with, the largest, what takes the memory.",
-    "explain": "Say who owns the memory's peak in a snapshot or a profile of PyTorch.",
-    "import": "Make a graph of a file that another tool has written.",
-    "export": "Write a graph as a file for another tool.",
-    "shard": "Write a graph as one rank of sharded training runs it.",
-    "partition": "Show the clusters a graph is cut into.",
-    "instances": "List the graphs that come with memplan, or write one.",
-    "solvers": "List the solvers.",
-    "completion": "Print the script by which a shell completes commands, options and names.",
-    "env": "Show versions and this machine, for bug reports.",
+GROUPS = {
+    "Plan and train": {
+        "optimize": "Plan a model within a memory budget: profile, solve and report in one.",
+        "profile": "Trace a PyTorch model and measure its operations: makes a graph.",
+        "solve": "Find a fast schedule of a graph within a memory budget.",
+        "run": "Run a schedule and eager PyTorch: time, memory, results.",
+        "train": "Train a model by a schedule, with checkpoints.",
+    },
+    "Will it fit": {
+        "size": "Will it fit a GPU? The batch to train with, the largest, what takes the memory.",
+        "explain": "Say who owns the memory's peak in a snapshot or a profile of PyTorch.",
+        "machine": "Measure this machine, or show one by its name: makes a machine file.",
+    },
+    "Look at schedules": {
+        "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
+        "report": "Write a schedule as one page for a browser.",
+        "check": "Replay a schedule by the rules and report its figures.",
+        "verify": "Prove what is claimed for a schedule: rules, peak, time, lower bounds.",
+        "compare": "Show schedules side by side, or what several solvers find for a graph.",
+    },
+    "Compare solvers": {
+        "pareto": "Find the curve of time against memory of a graph.",
+        "bench": "Compare solvers on graphs and budgets.",
+        "solvers": "List the solvers.",
+        "instances": "List the graphs that come with memplan, or write one.",
+        "partition": "Show the clusters a graph is cut into.",
+    },
+    "Files of other tools, sharding": {
+        "import": "Make a graph of a file that another tool has written.",
+        "export": "Write a graph as a file for another tool.",
+        "shard": "Write a graph as one rank of sharded training runs it.",
+    },
+    "This command": {
+        "completion": "Print the script by which a shell completes commands, options and names.",
+        "env": "Show versions and this machine, for bug reports.",
+    },
 }
+"""Heading -> commands with what they do."""
+
+COMMANDS = {name: words for members in GROUPS.values() for name, words in members.items()}
 
 
 @cache
@@ -97,8 +112,10 @@ class Plan(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for heading, members in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), words) for name, words in members.items()])
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run, and exit with a code of `Exit`; an error is one line on standard error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -12,10 +13,11 @@ from ..solvers.incumbent import Incumbent
 from ..solvers.problem import InfeasibleError
 from .exits import Exit
 from .export_views import subject_of, write_view
+from .help import PlanCommand
 from .in_pieces import advise_pieces, of_shares, solve_in_pieces
 from .measured_before import graph_measured_before
 from .next_command import next_rows
-from .options import chosen_machine, output_options
+from .options import FILE, chosen_machine, folder_argument, output_options
 from .phases import Phases
 from .printing.figures import made_rows
 from .printing.output import Output, Row, labelled
@@ -26,15 +28,24 @@ from .report import PRICE_SECONDS, page_of
 from .solving import Found, Search, refusal_document, search_options, solve_graph
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
-@search_options
+@search_options(budget="the capacity of --gpu or --machine", machine="that of --gpu")
 @measurement_options
 @click.option("--split", is_flag=True, help="Run operations in pieces, so that --budget suffices for them.")
 @click.option(
     "--split-exact", is_flag=True, help="Like --split, only in pieces that came out bit by bit as the whole."
 )
 @click.option("--remeasure", is_flag=True, help="Measure the model even if an earlier graph of it is there.")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=FILE,
+    callback=folder_argument,
+    metavar="FOLDER",
+    help="Folder to write to; it is made.  [default: the working folder]",
+)
 @output_options
 def optimize(
     model: str,
@@ -43,19 +54,20 @@ def optimize(
     split: bool,
     split_exact: bool,
     remeasure: bool,
+    folder: Path | None,
     output: Output,
 ) -> None:
     """Plan MODEL.py within a memory budget: profile, solve and report in one.
 
-    It writes MODEL.graph.json, MODEL.schedule.json and MODEL.report.html into the working folder. A graph
-    that is there is reused, without measuring, if model, device, optimizer and PyTorch are as they were.
-    ENTRY (default: build) is as in `plan profile`; the file is run. Ctrl-C ends the search with the best
-    schedule so far.
+    It writes MODEL.graph.json, MODEL.schedule.json and MODEL.report.html into the working folder or that of
+    -o. A graph that is there is reused, without measuring, if model, device, optimizer and PyTorch are as
+    they were. ENTRY (default: build) is as in `plan profile`; the file is run. Ctrl-C ends the search with
+    the best schedule so far.
 
     \b
     plan optimize model.py --budget 12GB --device cuda
     plan optimize model.py --budget 60% --optimizer adamw
-    plan optimize model.py --budget 30% --split
+    plan optimize model.py --budget 30% --split -o plans
     plan optimize model.py --budget 60% --split-exact
     plan optimize model.py --gpu rtx3060
     """
@@ -65,9 +77,10 @@ def optimize(
         raise click.UsageError("--split needs a --budget, like 12GB or 60%: for it operations run in pieces")
     asked = (search.budget if flag else None for flag in (split, split_exact))
     measurement = in_pieces(measurement, *asked)
-    graph_to = destination_of(None, model, ".graph.json")
-    schedule_to = destination_of(None, model, ".schedule.json")
-    report_to = destination_of(None, model, ".report.html")
+    graph_to, schedule_to, report_to = (
+        destination_of(None, model, ending, folder or Path())
+        for ending in (".graph.json", ".schedule.json", ".report.html")
+    )
     estimated = measurement.preset is not None
     graph = None
     if not (remeasure or estimated):
@@ -79,6 +92,7 @@ def optimize(
 
     def save(graph: Graph) -> None:
         nonlocal graph_line
+        graph_to.path.parent.mkdir(parents=True, exist_ok=True)
         written = write_out(graph_to, partial(save_graph, graph))
         written.tell()
         graph_line = written.row("graph")

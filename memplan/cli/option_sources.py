@@ -23,6 +23,7 @@ import click
 from click.core import ParameterSource
 
 from ..graphs.errors import InputError, MemplanError
+from .help import NOT_VARIABLES, long_name
 
 PREFIX = "MEMPLAN_"
 
@@ -30,7 +31,7 @@ ORIGINS = "options that are not of the command line: "
 """Beginning of a note on an error that names them."""
 
 _TABLE = "[tool.memplan]"
-_COMMAND_LINE_ONLY = {"debug", "help", "version", "output"}
+_COMMAND_LINE_ONLY = {*NOT_VARIABLES, "version"}
 """Options that are for one call: a file to write is another one for each command."""
 _NEVER_IN_TABLE = {"model", "disk", "html", "plots"}
 """Options that name a file or folder without saying so by their type, or that execute one."""
@@ -41,16 +42,11 @@ Commands = Callable[[], Mapping[str, click.Command]]
 """Returns all commands by name. It imports them, so it is called only if a name is not of the command."""
 
 
-def long_name(option: click.Parameter) -> str:
-    """Return an option's long name without dashes, the first of a pair like --fused/--no-fused."""
-    return max(option.opts, key=len).lstrip("-")
-
-
 def with_variables(command: click.Command) -> click.Command:
     """Give each option of a command its variable, and name options from elsewhere in the command's errors."""
     for option in _options(command):
         if (name := long_name(option)) not in _COMMAND_LINE_ONLY:
-            option.envvar, option.show_envvar = _variable(name), True
+            option.envvar = _variable(name)
     run = command.callback
     assert run is not None
 

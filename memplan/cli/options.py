@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
 from functools import wraps
 from math import inf
@@ -75,6 +76,18 @@ def _writable(
         return path
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def folder_argument(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
+    """Validate a folder for output, which is made when the first file is written; a callback for click."""
+    if folder is not None:
+        there = next((place for place in (folder, *folder.parents) if place.exists()), Path())
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+        except OSError as error:
+            raise click.BadParameter(f"{folder}: cannot be made: {error.strerror}", ctx, param) from None
+    return folder
 
 
 NOTES = "memplan.notes"
@@ -283,14 +296,19 @@ graph_option = click.option(
     help="File of the schedule's graph.  [default: the one of its sha256, next to the schedule or in the "
     "working folder]",
 )
-budget_option = click.option(
-    "--budget",
-    callback=budget_argument,
-    metavar="12GB|11.5GiB|60%|60%a",
-    help="Device memory. 12G is 12GB, 10^9 bytes each; 60% is of the baseline's peak; 60%a is all that stays "
-    "throughout an iteration, plus 60 % of what the peak has above that.  [default: what"
-    " the schedule records, in solve the device's capacity]",
-)
+
+
+def budget_option(default: str) -> Decorator:
+    """Return --budget. default: in words."""
+    return click.option(
+        "--budget",
+        callback=budget_argument,
+        metavar="12GB|11.5GiB|60%|60%a",
+        help="Device memory. 12G is 12GB, 10^9 bytes each; 60% is of the baseline's peak; 60%a is all that "
+        f"stays throughout an iteration, plus 60 % of what the peak has above that.  [default: {default}]",
+    )
+
+
 solver_option = click.option(
     "--solver",
     default=DEFAULT_SOLVER,
@@ -299,16 +317,19 @@ solver_option = click.option(
     shell_complete=completing(solvers),
     help="Solver, one of those that `plan solvers` lists.",
 )
-machine_option = click.option(
-    "--machine",
-    "machine_path",
-    type=FILE,
-    shell_complete=completing(machines_here, files=True),
-    metavar="FILE|NAME|auto",
-    help="Machine: a file or a preset (plan machine --list); auto: this one, with its GPU, measured the "
-    "first "
-    "time and kept.  [default: the recorded one]",
-)
+
+
+def machine_option(default: str) -> Decorator:
+    """Return --machine. default: in words."""
+    return click.option(
+        "--machine",
+        "machine_path",
+        type=FILE,
+        shell_complete=completing(machines_here, files=True),
+        metavar="FILE|NAME|auto",
+        help="Machine: a file or a preset (plan machine --list); auto: this one, with its GPU, measured the "
+        f"first time and kept.  [default: {default}]",
+    )
 
 
 def chosen_machine(path: Path | None, output: Output) -> Machine | None:

@@ -22,6 +22,7 @@ from ..planner.budget import Budget, spelled
 from ..solvers.registry import run as registry
 from .bench.arguments import budgets_argument, check_budgets
 from .exits import Exit
+from .help import PlanCommand
 from .options import (
     bound_time_option,
     output_options,
@@ -38,7 +39,7 @@ BARS = 30
 """Columns of the longest bar."""
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("graph", type=DOCUMENT)
 @click.option(
     "--points",

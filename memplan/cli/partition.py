@@ -19,6 +19,7 @@ from ..graphs.partition.partition import ALPHA, LOWER, TOLERANCE, TOP
 from ..graphs.partition.partition import partition as partition_of
 from ..graphs.units import format_bytes
 from .export_views import write_view
+from .help import PlanCommand
 from .options import FILE, output_options, writable_as
 from .parameter_types import DOCUMENT
 from .printing.figures import graph_row
@@ -27,7 +28,7 @@ from .printing.output import Output, labelled, table
 Row = dict[str, Any]
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("graph_path", metavar="GRAPH", type=DOCUMENT)
 @click.option(
     "--top", type=int, default=TOP, show_default=True, help="Largest number of nodes of the top level (M^t)."

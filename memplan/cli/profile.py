@@ -9,6 +9,7 @@ import click
 
 from ..graphs.files.files import save_graph
 from ..planner.budget import Budget
+from .help import PlanCommand
 from .options import budget_argument, destination_option, output_options
 from .printing.figures import made_document, made_rows
 from .printing.output import Output, labelled
@@ -16,7 +17,7 @@ from .printing.output_files import destination_of, write_out
 from .profiling import Measurement, in_pieces, make_graph, measurement_options, source_rows
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
 @destination_option("MODEL.graph.json in the working folder")
 @measurement_options

@@ -83,7 +83,7 @@ def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--compile", "compiling", is_flag=True, help="Fuse operations by Inductor if that is faster."
         ),
-        host_options,
+        host_options("memory without limit"),
         click.option(
             "--gpu",
             metavar="NAME",

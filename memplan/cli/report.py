@@ -20,6 +20,7 @@ from ..report.origin import made
 from ..report.page import page
 from ..report.subject import Subject
 from .export_views import subject_of, write_view
+from .help import PlanCommand
 from .next_command import next_rows
 from .options import FILE, bound_time_option, graph_option, output_options, writable_as
 from .parameter_types import DOCUMENT
@@ -32,7 +33,7 @@ PRICE_SECONDS = 5.0
 """Time, at most, for each of the two lower bounds of the price of memory, unless another is given."""
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("schedule", type=DOCUMENT)
 @graph_option
 @click.option(

@@ -15,6 +15,7 @@ from ..report.traces.measured import measured
 from ..report.traces.planned import planned
 from .exits import CheckFailedError, OverPlanError
 from .export_views import subject_of, trace_option, write_trace
+from .help import PlanCommand
 from .options import count_option, output_options
 from .planned_step import planned_step, step_options
 from .printing.figures import graph_row
@@ -30,7 +31,7 @@ _OF_TRAINING = ("--steps", "--checkpoint", "--save-every")
 """Options of `plan train`."""
 
 
-class _Run(click.Command):
+class _Run(PlanCommand):
     """The command, which names the one that has the options of training."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ from ..graphs.transformations.sharding import rank_bytes, sharded
 from ..graphs.transformations.shares import parts_of
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import format_bytes
+from .help import PlanCommand
 from .network_options import chosen_network, network_options
 from .options import chosen_machine, destination_option, machine_option, output_options
 from .parameter_types import DOCUMENT, Word
@@ -32,7 +33,7 @@ _LINK = "nvlink"
 _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("graph_path", metavar="GRAPH", type=DOCUMENT)
 @network_options(1, "those of --machine", _LINK)
 @click.option(
@@ -40,7 +41,7 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
     type=Word(_OPTIMIZERS),
     help="Optimizer whose updates are added to a graph that has none.  [default: the graph has them]",
 )
-@machine_option
+@machine_option("that of the graph")
 @click.option(
     "--offload-shares",
     is_flag=True,

@@ -21,6 +21,7 @@ from ..report.curves import table as curve_table
 from ..report.picture import picture
 from ..report.traces.planned import planned
 from .export_views import subject_of, trace_option, write_trace, write_view
+from .help import PlanCommand
 from .next_command import next_rows
 from .options import FILE, graph_option, output_options, writable_as
 from .parameter_types import DOCUMENT
@@ -43,7 +44,7 @@ from .replay import Held, open_schedule, validate_schedule
 _LISTED = 5
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("schedule", type=DOCUMENT)
 @graph_option
 @trace_option

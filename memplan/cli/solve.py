@@ -13,6 +13,7 @@ from ..solvers.bounds.certificate import check_certifiable, refusal_certificate
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import InfeasibleError, Problem
 from .exits import Exit
+from .help import PlanCommand
 from .options import (
     FILE,
     chosen_machine,
@@ -30,9 +31,9 @@ from .printing.race_log import write_csv
 from .solving import Search, refusal_document, search_options, solve_graph
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("graph", type=DOCUMENT)
-@search_options
+@search_options(budget="the device's capacity", machine="that of the graph")
 @destination_option("GRAPH.schedule.json in the working folder")
 @click.option(
     "--log",

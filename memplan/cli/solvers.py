@@ -10,13 +10,14 @@ import click
 
 from ..graphs.errors import MissingPackageError
 from ..solvers.registry import run as registry
+from .help import PlanCommand
 from .known_names import completing
 from .known_names import solvers as names
 from .options import output_options
 from .printing.output import Output, Row, labelled
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("name", required=False, shell_complete=completing(names))
 @output_options
 def solvers(output: Output, name: str | None) -> None:

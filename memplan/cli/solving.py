@@ -101,7 +101,6 @@ class Search:
 
 
 _OPTIONS: tuple[Decorator, ...] = (
-    budget_option,
     solver_option,
     time_limit_option(
         "Time of the search, in seconds or with a unit.  [default: the solver's; auto's is some ten seconds "
@@ -139,7 +138,6 @@ _OPTIONS: tuple[Decorator, ...] = (
         help="Bytes of the budget to leave free, for the device's context.  [default: what libraries kept of "
         "the device where the graph was measured]",
     ),
-    machine_option,
     click.option(
         "--start",
         type=FILE,
@@ -150,19 +148,25 @@ _OPTIONS: tuple[Decorator, ...] = (
 )
 
 
-def search_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the budget and all that a solver may be asked for to a command, which gets a `search`."""
+def search_options(budget: str, machine: str) -> Decorator:
+    """Return what adds the budget and all that a solver may be asked for to a command with a `search`.
 
-    @wraps(function)
-    def command(*args: Any, gap: str | None, settings: dict[str, str], **options: Any) -> None:
-        registry.entry(options["solver"])
-        asked = {name: options.pop(name) for name in Search.__dataclass_fields__ if name != "settings"}
-        function(*args, search=Search(settings=with_gap(settings, gap), **asked), **options)
+    budget, machine: defaults of --budget and --machine, in words.
+    """
 
-    made: Callable[..., None] = command
-    for option in reversed(_OPTIONS):
-        made = option(made)
-    return made
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(*args: Any, gap: str | None, settings: dict[str, str], **options: Any) -> None:
+            registry.entry(options["solver"])
+            asked = {name: options.pop(name) for name in Search.__dataclass_fields__ if name != "settings"}
+            function(*args, search=Search(settings=with_gap(settings, gap), **asked), **options)
+
+        made: Callable[..., None] = command
+        for option in (*reversed(_OPTIONS), machine_option(machine), budget_option(budget)):
+            made = option(made)
+        return made
+
+    return add
 
 
 @dataclass(frozen=True)

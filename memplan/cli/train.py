@@ -13,6 +13,7 @@ import click
 
 from ..graphs.units import duration, signed
 from ..planner.budget import spelled
+from .help import PlanCommand
 from .options import FILE, count_option, output_options
 from .planned_step import Planned, planned_step, step_options
 from .printing.figures import graph_row
@@ -28,7 +29,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 """Minimum seconds between lines if there is no terminal."""
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @step_options
 @count_option("--steps", "steps", "N", "Number of iterations to train, in all.", required=True)
 @click.option(

@@ -17,6 +17,7 @@ from ..planner.budget import spelled
 from ..planner.certificates import verify as verifier
 from .exits import CheckFailedError
 from .find_graph import find_graph
+from .help import PlanCommand
 from .options import graph_option, output_options
 from .parameter_types import DOCUMENT
 from .printing.figures import graph_row
@@ -24,7 +25,7 @@ from .printing.output import Output, labelled
 from .replay import is_graph, read_schedule_document
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("schedule", type=DOCUMENT)
 @click.option(
     "--certificate",

@@ -143,3 +143,26 @@ def test_a_gpu_that_is_not_here(plan: Plan) -> None:
     assert load_graph("m.graph.json").source["estimate"]
     assert "budget       the device's capacity = 12,884,901,888 B" in result.stdout
     assert "plan run" not in result.stdout
+
+
+def test_files_go_into_the_folder_of_o(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_measuring(monkeypatch)
+    folder = Path("new", "plans")
+    folder.mkdir(parents=True)
+    (folder / "m.graph.json").write_bytes(Path("m.graph.json").read_bytes())
+    result = plan(*OPTIMIZE, "-o", str(folder), "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert {key: document[key] for key in ("graph", "schedule", "report")} == {
+        "graph": "new/plans/m.graph.json",
+        "schedule": "new/plans/m.schedule.json",
+        "report": "new/plans/m.report.html",
+    }
+    assert plan("check", "new/plans/m.schedule.json").exit_code == 0
+
+
+def test_the_folder_of_o_is_made_before_the_work(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_measuring(monkeypatch)
+    refused = plan(*OPTIMIZE, "-o", "m.py")
+    assert refused.exit_code == 2
+    assert "m.py: cannot be made: Not a directory" in refused.stderr

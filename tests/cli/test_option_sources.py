@@ -12,8 +12,8 @@ import click
 import memplan
 import pytest
 from click.testing import CliRunner, Result
+from memplan.cli.help import long_name
 from memplan.cli.main import COMMANDS, main
-from memplan.cli.option_sources import long_name
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
 from memplan.solvers.problem import Problem
@@ -50,14 +50,17 @@ def settings(result: Result) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_option_has_its_variable_and_the_help_shows_it(name: str) -> None:
+def test_each_option_has_its_variable_and_the_help_says_so_once(name: str) -> None:
     shown = re.sub(r"\s+", " ", CliRunner().invoke(main, [name, "--help"]).stdout)
     for one in options(name):
         if (long := long_name(one)) not in ("help", "debug", "output"):
             assert one.envvar == "MEMPLAN_" + long.upper().replace("-", "_")
-            assert re.search(rf"\[env var: {one.envvar}\b", shown), one.envvar
         else:
             assert one.envvar is None
+    assert shown.count("MEMPLAN_") == 1
+    example = re.search(r"MEMPLAN_(\S+) for --(\S+), ", shown)
+    assert example is not None
+    assert example[1] == example[2].upper().replace("-", "_")
 
 
 def test_the_command_line_is_before_the_environment_before_the_table_before_the_default(plan: Plan) -> None:

@@ -27,11 +27,13 @@ from ...planner.budget import Budget
 from ...solvers.registry import run as registry
 from ...solvers.workers.cluster import BACKENDS
 from ..exits import Exit, NothingSolvedError
+from ..help import PlanCommand
 from ..known_names import completing, solvers
 from ..known_names import corpora as corpus_names
 from ..options import (
     FILE,
     bound_time_option,
+    folder_argument,
     output_options,
     settings_option,
     table_option,
@@ -54,14 +56,14 @@ from .arguments import (
 from .changes import change_document, compared, earlier_argument, refuse_worse, tolerance_argument
 from .chosen_rows import dry_document, dry_lines, filtered
 from .tables import comparison_lines, match_document, record_document
-from .written import PAGES, plots_argument, write_page, write_plots
+from .written import PAGES, write_page, write_plots
 
 PUBLIC = "public"
 """Corpus for which there are published results."""
 BUDGETS = "75%,60%,50%,40%,30%,20%"
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("graphs", type=FILE, nargs=-1)
 @click.option(
     "--corpus",
@@ -162,7 +164,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
 @click.option(
     "--plots",
     type=FILE,
-    callback=plots_argument,
+    callback=folder_argument,
     metavar="FOLDER",
     help="Folder for plots, .svg: performance profile, and times to a gap.  [default: none]",
 )

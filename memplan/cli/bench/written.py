@@ -6,8 +6,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from ...comparison.best_known import Beaten, revision
 from ...comparison.changes import Change
 from ...comparison.plot import plots
@@ -33,18 +31,9 @@ from ...report.origin import made, packages, this_machine
 PAGES = {".html": html, ".md": markdown}
 
 
-def plots_argument(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
-    """Make the folder of --plots before the work begins; a callback for click."""
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.BadParameter(f"{folder}: cannot be made: {error.strerror}", ctx, param) from None
-    return folder
-
-
 def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write the plots and return their files. Raises InputError."""
+    folder.mkdir(parents=True, exist_ok=True)
     return [_write(svg, folder / f"{name}.svg") for name, svg in plots(rows).items()]
 
 

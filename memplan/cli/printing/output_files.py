@@ -38,8 +38,8 @@ class Destination:
         return self.path == STDOUT
 
 
-def destination_of(named: Path | None, source: Path | str, ending: str) -> Destination:
-    """Return where a file goes: to the path that the user named, else to the working folder.
+def destination_of(named: Path | None, source: Path | str, ending: str, folder: Path = Path()) -> Destination:
+    """Return where a file goes: to the path that the user named, else into the folder.
 
     source: what it is made from, a path or MODEL.py:ENTRY. Its name without suffixes begins the default name.
     ending: of the default name, like .schedule.json.
@@ -52,9 +52,10 @@ def destination_of(named: Path | None, source: Path | str, ending: str) -> Desti
     stem = f"{Path(file).name}-{entry}" if entry else Path(Path(file).name.removesuffix(".gz")).stem
     for made in _MADE_BY:
         stem = stem.removesuffix(made) or stem
-    path = Path(f"{stem}{ending}")
+    path = folder / f"{stem}{ending}"
     try:
-        check_writable(path)
+        if folder.is_dir():  # one that is still to be made has been validated as an option
+            check_writable(path)
     except InputError as error:
         raise InputError(f"{error}: give -o FILE, or -o - for standard output") from None
     return Destination(path, by_default=True)

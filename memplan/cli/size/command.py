@@ -30,6 +30,7 @@ from ...sizing.settings.apply import OPTIONS, with_settings
 from ..exits import Exit, NothingFitsError
 from ..export_views import write_view
 from ..gpu_options import host_options
+from ..help import PlanCommand
 from ..known_names import completing, every_machine
 from ..models import model_code
 from ..network_options import chosen_network, network_options
@@ -65,7 +66,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-@click.command()
+@click.command(cls=PlanCommand)
 @click.argument("model", metavar="MODEL.py[:ENTRY]|CONFIG|ID")
 @click.option(
     "--gpu",
@@ -76,8 +77,8 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     "plan machine "
     "--list knows.",
 )
-@host_options
-@machine_option
+@host_options("64GB")
+@machine_option("that of --gpu")
 @click.option(
     "--budget",
     callback=budget_argument,

@@ -117,8 +117,9 @@ _OPTIONS: tuple[Decorator, ...] = (
         "--allow",
         callback=allow_argument,
         metavar="WORD,WORD",
-        help=f"Techniques that the schedule may use, of {', '.join(TECHNIQUES)}; the last two need offload.  "
-        "[default: all]",
+        help=f"Techniques that the schedule may use, of {', '.join(TECHNIQUES)}; the last two need offload. "
+        "For some tensors alone: recompute:activations or :gradients; offload:activations, :weights, "
+        ":gradients or :states.  [default: all]",
     ),
     bound_time_option(
         "Time for lower bounds, at most, after solving; 0 for none. Those for --gap come on top.",

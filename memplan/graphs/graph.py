@@ -113,6 +113,7 @@ class Tensors:
 
     spread: the tensors that lie on the device or, in shares, on all ranks; empty outside of sharded training.
     shares: bytes of a rank's share of spread tensors whose shares are of another dtype than they are.
+    stays: tensors that may not be in host memory or below, none of them spread; no file has them.
     """
 
     name: Sequence[str]
@@ -121,6 +122,7 @@ class Tensors:
     layer: Sequence[str | None]
     spread: frozenset[int] = frozenset()
     shares: Mapping[int, int] = field(default_factory=dict[int, int])
+    stays: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.name)
@@ -270,6 +272,13 @@ class Graph:
         """Return per tensor whether it is spread over the ranks."""
         found = np.zeros(len(self.tensors), np.bool_)
         found[list(self.tensors.spread)] = True
+        return found
+
+    @cached_property
+    def stays(self) -> NDArray[np.bool_]:
+        """Return per tensor whether it may not be in host memory or below."""
+        found = np.zeros(len(self.tensors), np.bool_)
+        found[list(self.tensors.stays)] = True
         return found
 
     def on_peers(self, operation: int) -> tuple[int, ...]:

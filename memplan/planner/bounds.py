@@ -22,12 +22,12 @@ def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
     """Return the minimum memory: device bytes below which no schedule exists, in any order, with
     recomputation.
 
-    While operation o runs, its inputs, outputs and workspace are on the device, and so is all that
-    never leaves it: the batch, its shares of spread weights and states, and, if nothing comes from the host,
-    the persistent tensors that some operation needs there in each of its modes; others may be on the host
-    throughout. At the end the results are there too, if nothing goes to the host and no mode produces them
-    there. A mode that reads or writes host memory, or runs on the host, needs less, if some schedule can run
-    it (variants.py). If the graph has only one schedule, its peak counts.
+    While operation o runs, its inputs, outputs and workspace are on the device, and so is all that never
+    leaves it: the batch, its shares of spread weights and states, what stays there, and, if nothing comes
+    from the host, the persistent tensors that some operation needs there in each of its modes; others may be
+    on the host throughout. At the end the results are there too, if nothing goes to the host and no mode
+    produces them there. A mode that reads or writes host memory, or runs on the host, needs less, if some
+    schedule can run it (variants.py). If the graph has only one schedule, its peak counts.
     """
     machine = machine or graph.machine or Machine()
     graph, links = runnable(graph, machine), machine.links
@@ -37,7 +37,8 @@ def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
     extra = np.where(always, 0, graph.tensors.bytes)
     need = _needs(graph, extra, _Spans.none(graph), brought=links.h2d is not None)
     below = made_below(graph)
-    stay = [] if links.d2h is not None else [x for x in graph.results if x not in below]
+    held = set(graph.results) if links.d2h is None else graph.tensors.stays.intersection(graph.results)
+    stay = [x for x in held if x not in below]
     results = int(extra[[x for x in stay if x not in graph.tensors.spread]].sum())
     shares = Footprint(graph, machine.hierarchy).shares
     for update in np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist() if shares else ():
@@ -129,7 +130,7 @@ def _always_there(graph: Graph, machine: Machine) -> NDArray[np.bool_]:
     capacities = [tier.capacity for tier in machine.hierarchy.tiers[Memory.HOST :]]
     if None not in capacities:  # it fits nowhere else
         stays = stays | (graph.tensors.bytes > max(size or 0 for size in capacities))
-    return graph.resident & ~graph.spread & stays
+    return graph.resident & ~graph.spread & (stays | graph.stays)
 
 
 class _Spans(NamedTuple):

@@ -68,14 +68,15 @@ def runnable(graph: Graph, machine: Machine | None = None) -> Graph:
 
 def host_bytes(graph: Graph, operation: int, mode: Mode) -> int:
     """Return the bytes of host memory without which a variant of an operation cannot run."""
-    return _bytes_on_host(graph, mode, _used_on_host(graph, operation, mode))
+    return _bytes_on_host(graph, mode, used_on_host(graph, operation, mode))
 
 
 def _bytes_on_host(graph: Graph, mode: Mode, used: Collection[int]) -> int:
     return int(graph.tensors.bytes[[*used]].sum()) + (mode.workspace if mode.on_host else 0)
 
 
-def _used_on_host(graph: Graph, operation: int, mode: Mode) -> set[int]:
+def used_on_host(graph: Graph, operation: int, mode: Mode) -> set[int]:
+    """Return the tensors that a variant of an operation reads or writes in host memory."""
     inputs = graph.input_lists[operation] if mode.on_host else mode.reads_host
     return {*inputs, *mode.made_on_host}
 
@@ -99,7 +100,7 @@ class _HostReach:
         if not mode.uses_host:
             return True
         graph = self._graph
-        used = _used_on_host(graph, operation, mode)
+        used = used_on_host(graph, operation, mode)
         if self._capacity is not None and _bytes_on_host(graph, mode, used) > self._capacity:
             return False
         if self._machine.unpinned and not mode.on_host:  # the device uses pinned memory alone

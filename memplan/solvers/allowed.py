@@ -4,6 +4,10 @@
       ──restrict──▶ the same graph and machine: no links, no variants that use the host ──▶ solver, bounds
       ◀─original── schedule
 
+With a colon a technique is allowed for some tensors alone: `offload:states`. Tensors of other kinds stay on
+the device, which the simulator checks; solvers have `stays` of the graph for it. Recomputation is of forward
+(`recompute:activations`) or of backward operations (`recompute:gradients`).
+
 Variants that no schedule on the machine can run are left out too, whatever is allowed (planner/variants.py).
 
 Solvers need not know of it: what they may not do is not there. Variants of operations that are left out would
@@ -21,24 +25,43 @@ from typing import get_args
 import numpy as np
 
 from ..graphs.errors import InputError
-from ..graphs.graph import Mode
+from ..graphs.graph import Graph, Kind, Mode, Phase
 from ..graphs.machine import Links, Machine
 from ..planner.bounds import minimum_memory
 from ..planner.budget import spelled
 from ..planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
-from ..planner.variants import host_bytes, keep_variants, runnable_variants
-from .problem import InfeasibleError, NotAcceptedError, Problem, Technique
+from ..planner.variants import host_bytes, keep_variants, runnable_variants, used_on_host
+from .problem import InfeasibleError, NotAcceptedError, Problem
+from .techniques import Technique, technique_of
 
-TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
+WORDS: tuple[Technique, ...] = get_args(Technique)
 
-_BY_NAME: Mapping[str, Technique] = {word: word for word in TECHNIQUES}
+TECHNIQUES: tuple[Technique, ...] = tuple(word for word in WORDS if ":" not in word)
 
-_THROUGH_HOST: tuple[Technique, ...] = ("disk", "host-updates")
-"""Techniques whose tensors pass through host memory."""
+_BY_NAME: Mapping[str, Technique] = {word: word for word in WORDS}
+
+_PARTS: Mapping[Technique, tuple[Technique, ...]] = {
+    "recompute": ("recompute:activations", "recompute:gradients"),
+    "offload": ("offload:activations", "offload:weights", "offload:gradients", "offload:states"),
+}
+"""Per technique that has them, its words for some tensors alone."""
+
+_KINDS: Mapping[Technique, tuple[Kind, ...]] = {
+    "offload:activations": (Kind.ACTIVATION,),
+    "offload:weights": (Kind.PARAMETER, Kind.BUFFER),
+    "offload:gradients": (Kind.GRADIENT, Kind.PARAMETER_GRADIENT),
+    "offload:states": (Kind.OPTIMIZER_STATE,),
+}
+"""Kinds of the tensors that each word lets leave the device."""
+
+_OF_UPDATES: tuple[Technique, ...] = ("offload:weights", "offload:gradients", "offload:states")
+"""What an update on the host has in host memory."""
 
 
 def parse_allow(words: str | Iterable[str] | None) -> tuple[Technique, ...] | None:
-    """Return the techniques named, in the order of TECHNIQUES; None for all.
+    """Return the techniques named, in the order of WORDS; None for all.
+
+    A technique for all tensors stands for its parts.
 
     words: names, or one text with commas between them.
 
@@ -47,20 +70,38 @@ def parse_allow(words: str | Iterable[str] | None) -> tuple[Technique, ...] | No
     if words is None:
         return None
     names = words.split(",") if isinstance(words, str) else [*words]
-    found = {_parse_word(name) for name in names if name != ""}
-    for word in _THROUGH_HOST:
-        if word in found and "offload" not in found:
-            raise InputError(f"{word!r} without 'offload': its tensors pass through host memory, allow both")
-    return None if found == {*TECHNIQUES} else tuple(word for word in TECHNIQUES if word in found)
+    found = _ordered({_parse_word(name) for name in names if name != ""})
+    parts, through = _whole(found), "its tensors pass through host memory, allow both"
+    if "disk" in found and parts.isdisjoint(_PARTS["offload"]):
+        raise InputError(f"'disk' without 'offload': {through}")
+    if "host-updates" in found and (missing := [word for word in _OF_UPDATES if word not in parts]):
+        word = "offload" if parts.isdisjoint(_PARTS["offload"]) else ", ".join(missing)
+        raise InputError(f"'host-updates' without {word!r}: {through}")
+    return None if {*found} == {*TECHNIQUES} else found
 
 
 def _parse_word(name: str) -> Technique:
     text = str(name).strip()
     if text in _BY_NAME:
         return _BY_NAME[text]
-    close = get_close_matches(text, TECHNIQUES, n=1)
+    known = next((row for word, row in _PARTS.items() if text.startswith(f"{word}:")), TECHNIQUES)
+    close = get_close_matches(text, known, n=1)
     hint = f", did you mean {close[0]!r}?" if close else ""
-    raise InputError(f"{text!r} is not one of {', '.join(TECHNIQUES)}{hint}")
+    raise InputError(f"{text!r} is not one of {', '.join(known)}{hint}")
+
+
+def _whole(words: Iterable[Technique]) -> set[Technique]:
+    """Return the words with techniques in place of which their parts stand."""
+    return {part for word in words for part in _PARTS.get(word, (word,))}
+
+
+def _ordered(words: Iterable[Technique]) -> tuple[Technique, ...]:
+    """Return the words in the order of WORDS, a technique in place of all its parts."""
+    parts = _whole(words)
+    for word, row in _PARTS.items():
+        if parts.issuperset(row):
+            parts = {*parts.difference(row), word}
+    return tuple(word for word in WORDS if word in parts)
 
 
 @dataclass(frozen=True)
@@ -105,8 +146,9 @@ class Restriction:
             return
         allowed = self.problem.allow or ()
         refusal.restrict(allowed)
-        ways = [_ordered({*allowed, word}) for word in self._missing() if self._may_fit({*allowed, word})]
-        if not ways and self._may_fit({*TECHNIQUES}):
+        wider = [_ordered({*allowed, word}) for word in self._missing()]
+        ways = [way for way in wider if self._may_fit(way)]
+        if not ways and self._may_fit(TECHNIQUES):
             ways = [TECHNIQUES]
         if ways:
             refusal.advise(f"there may be one with allow={' or '.join(repr(','.join(way)) for way in ways)}")
@@ -135,17 +177,25 @@ class Restriction:
         allowed, own = self.problem.allow, _means(self.problem)
         if allowed is None:
             return []
-        able = TECHNIQUES if "offload" in allowed else ("recompute", "offload")
+        some, parts = {technique_of(word) for word in allowed}, _whole(allowed)
+        able = list[Technique]()
+        for word, row in _PARTS.items():
+            # Of a technique that is allowed for some tensors, the parts that are left out.
+            able.extend([word] if word not in some else (part for part in row if part not in parts))
+        if "offload" in some:
+            able.append("disk")
+        if parts.issuperset(_OF_UPDATES):
+            able.append("host-updates")
         return [word for word in able if _means(self._with({*allowed, word})) != own]
 
-    def _may_fit(self, allowed: set[Technique]) -> bool:
+    def _may_fit(self, allowed: tuple[Technique, ...]) -> bool:
         """Tell whether the budget is not below the minimum memory with these techniques."""
         wider = self._with(allowed)
         return _means(wider) != _means(self.problem) and (
             minimum_memory(wider.graph, wider.machine) <= wider.budget
         )
 
-    def _with(self, allowed: set[Technique]) -> Problem:
+    def _with(self, allowed: Iterable[Technique]) -> Problem:
         return restrict(replace(self.whole, allow=_ordered(allowed))).problem
 
 
@@ -160,11 +210,10 @@ def restrict(problem: Problem) -> Restriction:
     machine, graph = _machine(problem), problem.graph
     if machine is not None and allowed is not None:
         machine = _restricted_machine(machine, allowed)
-    if allowed is not None and "recompute" not in allowed:
-        operations = replace(graph.operations, recompute=np.zeros_like(graph.operations.recompute))
-        graph = replace(graph, operations=operations)
+    if allowed is not None:
+        graph = _restricted_graph(graph, _whole(allowed))
     modes = graph.operations.modes
-    numbers = {o: _kept(variants, allowed) for o, variants in modes.items()}
+    numbers = {o: _kept(graph, o, allowed) for o in modes}
     runs = runnable_variants(keep_variants(graph, numbers), machine)
     numbers = {o: tuple(row[k - 1] for k in runs.get(o, ())) for o, row in numbers.items()}
     kept = {o: row for o, row in numbers.items() if len(row) < len(modes[o])}
@@ -196,11 +245,29 @@ def _machine(problem: Problem) -> Machine | None:
 def _means(problem: Problem) -> tuple[object, ...]:
     """Return what techniques change in a problem, to be compared."""
     machine, operations = _machine(problem) or Machine(), problem.graph.operations
-    return machine.links, machine.deeper, operations.modes, operations.recompute.tobytes()
+    repeated, stays = operations.recompute.tobytes(), problem.graph.tensors.stays
+    return machine.links, machine.deeper, operations.modes, repeated, stays
 
 
-def _ordered(words: set[Technique]) -> tuple[Technique, ...]:
-    return tuple(word for word in TECHNIQUES if word in words)
+def _restricted_graph(graph: Graph, parts: set[Technique]) -> Graph:
+    """Return the graph without recomputation, and with tensors that stay, as the parts of techniques say.
+
+    Nothing need stay if nothing may leave at all: then there is no link.
+    """
+    operations, tensors = graph.operations, graph.tensors
+    backward = operations.phase >= Phase.BACKWARD
+    recompute = operations.recompute.copy()
+    for word, these in (("recompute:activations", ~backward), ("recompute:gradients", backward)):
+        if word not in parts:
+            recompute[these] = False
+    if (recompute != operations.recompute).any():
+        graph = replace(graph, operations=replace(operations, recompute=recompute))
+    kept = [kind for word, kinds in _KINDS.items() if word not in parts for kind in kinds]
+    if kept and not parts.isdisjoint(_KINDS):
+        # Spread tensors go to the peers, not to the host.
+        stays = np.flatnonzero(np.isin(tensors.kind, kept) & ~graph.spread).tolist()
+        graph = replace(graph, tensors=replace(tensors, stays=frozenset(stays)))
+    return graph
 
 
 def _restricted_machine(machine: Machine, allowed: tuple[Technique, ...]) -> Machine:
@@ -208,7 +275,7 @@ def _restricted_machine(machine: Machine, allowed: tuple[Technique, ...]) -> Mac
 
     They have no capacity: a tensor that nothing reads could start in one otherwise.
     """
-    if "offload" not in allowed:
+    if "offload" not in map(technique_of, allowed):
         return Machine(
             machine.device_capacity,
             host_capacity=0,
@@ -222,11 +289,17 @@ def _restricted_machine(machine: Machine, allowed: tuple[Technique, ...]) -> Mac
     return machine
 
 
-def _kept(variants: tuple[Mode, ...], allowed: tuple[Technique, ...] | None) -> tuple[int, ...]:
-    """Return the numbers (from 1) of the variants that are allowed."""
-    numbered = enumerate(variants, 1)
+def _kept(graph: Graph, operation: int, allowed: tuple[Technique, ...] | None) -> tuple[int, ...]:
+    """Return the numbers (from 1) of the variants of an operation that are allowed."""
+    variants, stays = graph.operations.modes[operation], graph.tensors.stays
     if allowed is None:
         return tuple(range(1, len(variants) + 1))
-    if "offload" not in allowed:
-        return tuple(number for number, mode in numbered if not mode.uses_host)
-    return tuple(number for number, mode in numbered if "host-updates" in allowed or not mode.on_host)
+
+    def may_run(mode: Mode) -> bool:
+        if not mode.uses_host:
+            return True
+        if "offload" not in map(technique_of, allowed) or (mode.on_host and "host-updates" not in allowed):
+            return False
+        return stays.isdisjoint(used_on_host(graph, operation, mode))
+
+    return tuple(number for number, mode in enumerate(variants, 1) if may_run(mode))

@@ -6,7 +6,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from math import ceil
 
-from ..graphs.graph import Graph
+import numpy as np
+
+from ..graphs.graph import Graph, Kind
 from ..graphs.machine import Link, Machine
 from .problem import NotAcceptedError, Problem
 
@@ -61,12 +63,12 @@ def worth_moving(machine: Machine) -> int:
     return bisect_left(range(_LARGEST), True, 1, key=is_worth)
 
 
-def linked_machine(solver: str, problem: Problem, moves: str) -> LinkedMachine:
+def linked_machine(solver: str, problem: Problem, moves: str, kinds: tuple[Kind, ...] = ()) -> LinkedMachine:
     """Return the problem's machine, or the graph's.
 
-    moves: what the solver transfers, for the error's message.
+    moves: what the solver transfers, for the error's message. kinds: those without which it does nothing.
 
-    Raises NotAcceptedError if it has no links between device and host.
+    Raises NotAcceptedError if it has no links between device and host, or if all of `kinds` stay.
     """
     machine = problem.machine or problem.graph.machine or Machine()
     d2h, h2d = machine.links.d2h, machine.links.h2d
@@ -74,4 +76,8 @@ def linked_machine(solver: str, problem: Problem, moves: str) -> LinkedMachine:
         raise NotAcceptedError(
             f"{solver} needs a machine with links d2h and h2d: it moves {moves} between device and host"
         )
+    if (stays := problem.graph.stays).any() and kinds:
+        moving = np.isin(problem.graph.tensors.kind, kinds)
+        if moving.any() and not (moving & ~stays).any():
+            raise NotAcceptedError(f"{solver} moves {moves} between device and host, which all stay")
     return LinkedMachine(machine, d2h, h2d)

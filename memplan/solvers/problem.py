@@ -21,6 +21,7 @@ from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
 from .clock import Clock
 from .incumbent import Incumbent
+from .techniques import Technique, technique_of
 
 T = TypeVar("T")
 
@@ -38,10 +39,6 @@ class Status(StrEnum):
     """nothing is claimed"""
 
 
-Technique = Literal["recompute", "offload", "disk", "host-updates"]
-"""A means by which schedules save memory."""
-
-
 @dataclass(frozen=True, repr=False)
 class Problem:
     """Find the fastest schedule of `graph` on `machine` whose device peak is at most `budget` bytes.
@@ -55,8 +52,8 @@ class Problem:
     allow: tuple[Technique, ...] | None = None
 
     def allows(self, technique: Technique) -> bool:
-        """Tell whether schedules may use a technique."""
-        return self.allow is None or technique in self.allow
+        """Tell whether schedules may use a technique, on some tensors at least."""
+        return self.allow is None or technique in map(technique_of, self.allow)
 
     def __repr__(self) -> str:
         return f"<Problem: {self.graph!r} within {format_bytes(self.budget)}>"
@@ -328,7 +325,7 @@ class InfeasibleError(MemplanError):
     def restrict(self, allow: tuple[Technique, ...]) -> None:
         """State that only these techniques were allowed."""
         self.allow = allow
-        if "offload" not in allow:
+        if "offload" not in map(technique_of, allow):
             self.min_memory_offloading = None  # a machine with links would change nothing
         self._say()
 

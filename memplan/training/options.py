@@ -76,8 +76,9 @@ class PlanningOptions(OptionsBase):
         converter=converters.read_allow,
         text=(
             "Techniques that plans may use, of 'recompute', 'offload' (to host memory), 'disk' and "
-            "'host-updates' (optimizer updates computed on the host); the last two need 'offload'. None "
-            "allows all."
+            "'host-updates' (optimizer updates computed on the host); the last two need 'offload'. "
+            "'recompute:activations' and ':gradients', 'offload:activations', ':weights', ':gradients' and "
+            "':states' allow these for some tensors alone. None allows all."
         ),
         default=None,
     )

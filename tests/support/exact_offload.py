@@ -327,7 +327,8 @@ class _Search:
         life, following = self.turn.lives[k], self.turn.next_use(k, slot)
         if following is None:
             return [(True, True)]
-        if self.turn.weights_only and not life.persistent:
+        stays = life.tensor in self.turn.graph.tensors.stays
+        if stays or (self.turn.weights_only and not life.persistent):
             return [(False, False)]
         if life.host_changed and slot > life.uses[-1]:
             return [(False, True)]

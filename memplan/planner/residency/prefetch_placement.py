@@ -43,6 +43,7 @@ class ResidencyTransfers:
     """
 
     def __init__(self, graph: Graph, hierarchy: Hierarchy, residency: Residency) -> None:
+        residency = residency.without(graph.tensors.stays)
         self.graph, self.runs = graph, residency.runs
         moments = count_moments(len(residency.runs))
         self.starts = np.array(start_times(graph, residency.runs))

@@ -12,7 +12,7 @@ and what it changes is fetched before its next use on the device. Linear in the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...graphs.machine import Memory
 from ..schedule.sequence import Run
@@ -44,6 +44,12 @@ class Residency:
     offload_slots: Mapping[TensorUse, int] = field(default_factory=dict[TensorUse, int])
     prefetch_slots: Mapping[TensorUse, int] = field(default_factory=dict[TensorUse, int])
     read_slots: Mapping[TensorUse, int] = field(default_factory=dict[TensorUse, int])
+
+    def without(self, stays: frozenset[int]) -> Residency:
+        """Return the same decisions but for these tensors, none of which is offloaded."""
+        if not stays:
+            return self
+        return replace(self, offloaded={use: to for use, to in self.offloaded.items() if use[0] not in stays})
 
 
 def derive_all_copies(residency: Residency, lifetime: Lifetime, memories: int) -> list[Copies]:

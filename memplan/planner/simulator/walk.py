@@ -264,6 +264,8 @@ class Walk:
         link = link_of(self.hierarchy, queue, spread=spread)
         if link is None:
             self._refuse("transfer-link", f"the machine has no link {queue_name(self.names, shown)}", x)
+        if target and x in self.graph.tensors.stays:
+            self._refuse("transfer-link", "{} may not leave the device", x)
         source = (source_of(queue), x)
         if not self.copies.readable(source):
             present = self.copies.have[source[0]][x]
@@ -360,6 +362,8 @@ class Walk:
                     self._refuse_whole("initial", f"{names[x]} is not persistent", x)
                 if x in named:
                     self._refuse_whole("initial", f"{names[x]} is named twice", x)
+                if x in self.graph.tensors.stays and memories != (_DEVICE,):
+                    self._refuse_whole("initial", f"{names[x]} may not leave the device", x)
                 named.add(x)
                 places[x] = memories
         for x in sorted(self.graph.tensors.spread):

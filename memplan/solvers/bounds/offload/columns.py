@@ -82,6 +82,7 @@ def _sizes(
                 bool(graph.persistent[x]),
                 bool(graph.resident[x]),
                 x in results,
+                x in graph.tensors.stays,
                 x if x in graph.tensors.spread else -1,  # the bytes that pass are rounded for each
             )
             one = first.setdefault(key, x)
@@ -285,8 +286,10 @@ class OffloadColumns:
         return [*self.alive[s], *(x for x in made & (ends | self.read_below) if x not in self.alive[s])]
 
     def leaves(self, x: int) -> bool:
-        """Tell whether the machine has links on which a tensor can leave the device."""
-        return self.peers is not None if x in self.spread else self.reaches_host
+        """Tell whether a tensor may leave the device, and the machine has links for it."""
+        if x in self.spread:
+            return self.peers is not None
+        return self.reaches_host and x not in self.graph.tensors.stays
 
     def complete_in(self, x: int) -> int:
         """Return the first window in which all that makes x may have run."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....graphs.graph import Kind
 from ....planner.bounds import time_bound
 from ....planner.residency.prefetch_placement import simulate_residency
 from ....planner.residency.residency import Residency
@@ -72,7 +73,7 @@ class _Swap:
 
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings, graph, clock = options.chosen(Settings), problem.graph, options.clock()
-    machine = linked_machine(NAME, problem, "weights of frozen blocks").machine
+    machine = linked_machine(NAME, problem, "weights of frozen blocks", (Kind.PARAMETER,)).machine
     require_backward(NAME, graph)
     ways = WAYS if settings.activations == "auto" else (settings.activations,)
     found, last = list[_Swap](), list[Residency]()

@@ -84,7 +84,7 @@ class _Checkpoints:
 
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings, graph, clock = options.chosen(Settings), problem.graph, options.clock()
-    machine = linked_machine(NAME, problem, "inputs of checkpointed layers").machine
+    machine = linked_machine(NAME, problem, "inputs of checkpointed layers", (Kind.ACTIVATION,)).machine
     require_backward(NAME, graph)
     checkpoints = _checkpoints(graph, worth_moving(machine))
     counts = counts_of(f"{NAME}: layers", settings.layers, len(checkpoints.recomputed))

@@ -28,6 +28,9 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....planner.baseline import baseline_schedule
@@ -154,7 +157,8 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
     tensors = [x for x, runs in uses.items() if runs and sizes[x]]
     unused = [x for x, runs in uses.items() if not runs and sizes[x]]
     if not tensors and not unused:
-        raise NotAcceptedError(f"{solver} moves weights; {graph.name} has none")
+        stay = ", as all stay on the device" if graph.stays[graph.persistent].any() else ""
+        raise NotAcceptedError(f"{solver} moves weights; {graph.name} has none{stay}")
     changed_by = [
         (weight, run) for weight, x in enumerate(tensors) for run in sorted(graph.mutators[x].tolist())
     ]
@@ -167,7 +171,7 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
         seconds=graph.operations.time.tolist(),
         need=need,
         rest=rest,
-        idle=int(graph.tensors.bytes[graph.resident & ~graph.persistent].sum()),
+        idle=int(graph.tensors.bytes[graph.resident & ~_moving(graph)].sum()),
         deaths=deaths,
         tensors=tensors,
         sizes=[sizes[x] for x in tensors],
@@ -189,9 +193,14 @@ def _host_limit(machine: Machine, unused: int) -> int | None:
     return min((limit for limit in (rest, machine.pinned) if limit is not None), default=None)
 
 
+def _moving(graph: Graph) -> NDArray[np.bool_]:
+    """Return per tensor whether it is persistent and may leave the device."""
+    return graph.persistent & ~graph.stays
+
+
 def _uses(graph: Graph) -> dict[int, list[int]]:
-    """Return per persistent tensor the operations that read or change it."""
-    uses: dict[int, list[int]] = {x: [] for x, is_weight in enumerate(graph.persistent.tolist()) if is_weight}
+    """Return per persistent tensor that may leave the operations that read or change it."""
+    uses: dict[int, list[int]] = {x: [] for x in np.flatnonzero(_moving(graph)).tolist()}
     for operation, inputs in enumerate(graph.input_lists):
         for x in inputs:
             if x in uses:
@@ -226,11 +235,11 @@ def _intervals(
 
 
 def _device_bytes(graph: Graph) -> tuple[list[int], list[int], list[list[int]]]:
-    """Return need, rest and deaths of the baseline, without the persistent tensors."""
+    """Return need, rest and deaths of the baseline, without the persistent tensors that may leave."""
     schedule = baseline_schedule(graph)
     curve = simulate(graph, schedule, machine=Machine()).device_curve
     # The baseline keeps all persistent tensors throughout, so they are a constant in its curve.
-    curve = (curve - int(graph.tensors.bytes[graph.persistent].sum())).tolist()
+    curve = (curve - int(graph.tensors.bytes[_moving(graph)].sum())).tolist()
     need: list[int] = []
     rest: list[int] = []
     deaths: list[list[int]] = []

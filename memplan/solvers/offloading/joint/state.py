@@ -336,7 +336,7 @@ def movable(graph: Graph, machine: Machine) -> NDArray[np.bool_]:
     spread = graph.spread
     if not machine.links.reach_host:
         return spread & graph.persistent
-    return ~spread | graph.persistent
+    return (~spread | graph.persistent) & ~graph.stays
 
 
 def _put(table: dict[TensorUse, Any], where: TensorUse, value: Any) -> None:

@@ -29,15 +29,18 @@ class Activation:
         options, chosen = program.iteration.blocks[b], program.choice[b]
         kept = total(c * (o.kept_bytes / program.byte) for c, o in zip(chosen, options, strict=True))
         made, needed = program.iteration.forward_step(b), program.iteration.backward_step(b)
-        return Activation._between(program, made, needed, kept)
+        tensors = {x for option in options for x in option.kept}
+        stay = not tensors.isdisjoint(program.iteration.stays)
+        return Activation._between(program, made, needed, kept, stay=stay)
 
     @staticmethod
     def of_carried(program: Columns, carried: Carried) -> Activation:
         size = program.model.variable(1.0, 1.0) * (carried.bytes / program.byte)
-        return Activation._between(program, carried.made, carried.needed, size)
+        stay = not program.iteration.stays.isdisjoint(carried.tensors)
+        return Activation._between(program, carried.made, carried.needed, size, stay=stay)
 
     @staticmethod
-    def _between(program: Columns, made: int, needed: int, kept: Linear) -> Activation:
+    def _between(program: Columns, made: int, needed: int, kept: Linear, *, stay: bool) -> Activation:
         between = range(made + 1, needed)
         stored = {t: program.variable() for t in between}
         fetched = {t: program.fetching(needed - t) for t in between}
@@ -46,6 +49,8 @@ class Activation:
         for t in between:
             # What is neither on the device nor out would be lost.
             program.add("4.16", stored[t] + left[t] >= kept)
+            if stay:
+                program.add("4.16", stored[t] >= kept)
             out = left[t] - left.get(t - 1, ZERO)
             program.add("4.16", out >= 0.0)
             loads.d2h[t - 1].append(out)

@@ -83,6 +83,7 @@ class Iteration:
     blocks: their options.
     base_bytes: per step, what is on the device whatever is decided (A_t, in addition to the options' peaks).
     after_seconds: of the steps after all blocks. after: their runs.
+    stays: tensors that may not leave the device.
     """
 
     blocks: tuple[tuple[Option, ...], ...]
@@ -91,6 +92,7 @@ class Iteration:
     carried: tuple[Carried, ...] = ()
     after_seconds: tuple[float, ...] = ()
     after: tuple[tuple[Run, ...], ...] = field(default=())
+    stays: frozenset[int] = frozenset()
 
     @property
     def steps(self) -> int:

@@ -27,10 +27,14 @@ class StateStocks:
         self.fetched = [program.fetching(steps - d) for d in range(steps)]
         self.left = program.leaving(steps)
         copy = program.variable()
+        states = {x for parcel in weights.group.parcels for x in parcel.states}
+        stay = not states.isdisjoint(program.iteration.stays)
         for d in range(steps):
             stored, fetched, left, t = self.stored[d], self.fetched[d], self.left[d], weights.step(d)
             following = self.stored[(d + 1) % steps]
             program.add("4.10", following <= stored + fetched)
+            if stay:
+                program.add("4.10", stored + on_host >= share)
             loads.device[t].append((stored + fetched) * self.size)
             loads.h2d[t].append(fetched * self.size)
             # Step 0 is the update itself: the states of the part updated on the device are there, and no new

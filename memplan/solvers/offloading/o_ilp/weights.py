@@ -54,11 +54,13 @@ class WeightStocks:
 
     def _on_device(self, used: set[int]) -> None:
         program, share, loads = self.program, self.program.share, self.program.loads
+        weights = {x for parcel in self.group.parcels for x in parcel.weights}
+        stay = not weights.isdisjoint(program.iteration.stays)
         for d in range(self.steps):
             stored, fetched, t = self.stored[d], self.fetched[d], self.step(d)
             program.add("4.3", stored <= share)
             program.add("4.3", fetched <= share)
-            if d in used:
+            if d in used or stay:
                 program.add("4.5", stored >= share)
             following = self.stored[(d + 1) % self.steps]
             program.add("4.9", following <= stored + fetched)

@@ -51,6 +51,7 @@ def iteration_of(
             float(sum(seconds[o] for o in chunk if not _is_update(graph, o))) for chunk in after
         ),
         after=tuple(tuple(in_default_mode(chunk)) for chunk in after),
+        stays=graph.tensors.stays,
     )
 
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....graphs.graph import Kind
 from ....planner.bounds import time_bound
 from ...candidates import baseline_candidate
 from ...chains.problem import chain_problem
@@ -57,7 +58,7 @@ class Settings(SolverSettings):
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     clock = options.clock()
-    linked = linked_machine(NAME, problem, "activations")
+    linked = linked_machine(NAME, problem, "activations", (Kind.ACTIVATION,))
     chained = chain_problem(NAME, problem, settings.blocks)
     baseline = baseline_candidate(problem.graph)
     if baseline.peak <= chained.limit:

@@ -33,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....graphs.errors import InputError, MemplanError
-from ....graphs.graph import Phase
+from ....graphs.graph import Kind, Phase
 from ....graphs.machine import Machine, Memory
 from ....planner.bounds import time_bound
 from ....planner.residency.prefetch_placement import simulate_residency
@@ -95,7 +95,7 @@ class _WindowResult:
 
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
-    linked = linked_machine(NAME, problem, "weights")
+    linked = linked_machine(NAME, problem, "weights", (Kind.PARAMETER,))
     layers = training_layers(NAME, problem.graph)
     if settings.window > len(layers.layers):
         raise InputError(f"window must be at most the {len(layers.layers)} layers, not {settings.window}")

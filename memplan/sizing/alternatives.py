@@ -3,6 +3,8 @@
     as it is, gradient checkpointing, 8-bit optimizer    PyTorch's own loop
     a plan with recomputation, offloading, updates on
     the host                                             memplan's, all within one memory
+    offloaded checkpoints, first layers, shares of
+    updates, pages                                       other projects', as a plan in the same memory
 
 The memory of the plans is what a checkpoint around each layer takes in a plan, if the GPU has as much: so the
 rows compare. A row that can't be says why.
@@ -30,6 +32,20 @@ from .trial import Solve, minimum_of
 
 CHECKPOINTS, RECOMPUTATION, OFFLOADING, HOST_UPDATES = "layer-checkpoint", "search", "joint", "zero-offload"
 """Solvers of the rows, unless the user names another for plans: each answers in seconds."""
+
+BY_HAND = {
+    "offloaded checkpoints": ("checkpoint-offload", "transformers, Unsloth: inputs of layers on the host"),
+    "first layers offloaded": ("activation-offload", "Megatron-LM, NeMo: their activations on the host"),
+    "a share of updates on the host": ("optimizer-offload", "torchao, Megatron-LM, NeMo"),
+    "a paged optimizer": ("paged-optimizer", "bitsandbytes: states on the host, updates on the GPU"),
+}
+"""Rows of what people set by hand in other projects: the solver, and a note."""
+
+OF_UPDATES = ("optimizer-offload", "paged-optimizer")
+"""Solvers of these that need an optimizer."""
+
+FIXED = (CHECKPOINTS, *(solver for solver, _note in BY_HAND.values()))
+"""Solvers of rows for which no `--solver` of the user stands in."""
 
 Solver = Callable[[str, Machine], Solve]
 """A function of a solver's name and a machine: how it is called."""
@@ -103,6 +119,10 @@ class _Rows(NamedTuple):
             most = min(limit, baseline(planned.graph).peak)
             found = self.schedule(HOST_UPDATES, self.machine, planned.graph, most)
             yield self._row("updates on the host", planned, found, self.machine, most)
+        for name, (solver, note) in BY_HAND.items():
+            if optimizer is not None or solver not in OF_UPDATES:
+                found = self.schedule(solver, self.machine, planned.graph, within)
+                yield self._row(name, planned, found, self.machine, within, note=note)
 
     def schedule(self, solver: str, machine: Machine, graph: Graph, budget: int) -> Schedule | str:
         """Return what a solver finds, or one line why there is nothing."""

@@ -27,7 +27,7 @@ from ..solvers.offloading.joint.compiling import load
 from ..solvers.problem import Options
 from ..solvers.registry.catalogue import DEFAULT_SOLVER
 from .accumulation import without_updates
-from .alternatives import CHECKPOINTS, NextSteps, next_steps
+from .alternatives import FIXED, NextSteps, next_steps
 from .at_once import know_checkpoints
 from .breakdown import Breakdown, breakdown
 from .estimate_range import Span
@@ -390,11 +390,11 @@ class SizeSearch:
         """Find what else there is for the batch to train with; if none fits, for the first."""
 
         def solver(name: str, machine: Machine) -> Solve:
-            own = self.ask.solver == DEFAULT_SOLVER or name == CHECKPOINTS
+            own = self.ask.solver == DEFAULT_SOLVER or name in FIXED
             ask = replace(self.ask, machine=machine, share=self.ask.quick_share)
             if own:
                 ask = replace(ask, solver=name, settings=dict[str, str]())
-            return ask if name == CHECKPOINTS else self.known.alongside(machine, ask)
+            return ask if name in FIXED else self.known.alongside(machine, ask)
 
         one, room = found.advised or found.trials[0], self.room
         return next_steps(

@@ -500,6 +500,7 @@ def test_what_people_do_next_is_a_row_each(plan: Plan) -> None:
         "a plan with recomputation",
         "a plan with offloading",
         "updates on the host",
+        *alternatives.BY_HAND,
     ]
     whole = rows["as it is"]
     assert whole["needs"] == one["needs"]
@@ -518,6 +519,10 @@ def test_what_people_do_next_is_a_row_each(plan: Plan) -> None:
     assert "--optimizer adamw8bit plans with it" in eight_bit["note"]
     assert eight_bit["needs"]["expected"] < whole["needs"]["expected"]
     assert eight_bit["time"] < whole["time"]
+    for name in alternatives.BY_HAND:
+        row = rows[name]
+        assert row["note"]
+        assert not row["needs"] or row["needs"]["expected"] <= within
 
 
 def test_a_solver_that_finds_nothing_leaves_the_checkpoints_of_layers(

@@ -18,6 +18,7 @@ from strategies import with_measured
 
 MOVING = """
 joint offload-greedy offmate pofo lohan memferry stronghold zero-infinity l2l block-swap checkpoint-offload
+activation-offload optimizer-offload paged-optimizer
 """
 SOLVERS = MOVING.split()
 SETTINGS = {"joint": {"moves": "5"}, "offload-greedy": {"moves": "200"}}

@@ -50,6 +50,7 @@ SETTINGS = {
     "search": {"moves": "20"},
     "joint": {"moves": "5"},
     "offload-greedy": {"moves": "2000"},
+    "paged-optimizer": {"smallest": "0"},
     "moccasin": {"threads": "1"},
     "rockmate": {"peaks": "2", "saves": "2"},
     "h-ilp": {"cache": "off"},
@@ -77,6 +78,9 @@ WITHOUT_PROGRAMS = (
     "tw-remat",
     "block-swap",
     "checkpoint-offload",
+    "activation-offload",
+    "optimizer-offload",
+    "paged-optimizer",
 )
 """Solvers whose answers no version of highspy or ortools changes."""
 

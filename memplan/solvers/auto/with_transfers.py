@@ -47,6 +47,9 @@ from .workers import SolverWorkers
 POLICIES = (
     "block-swap",
     "checkpoint-offload",
+    "activation-offload",
+    "optimizer-offload",
+    "paged-optimizer",
     "l2l",
     "greedy-star",
     "stronghold",

@@ -29,16 +29,11 @@ from dataclasses import dataclass
 
 from ....graphs.graph import Kind
 from ....planner.bounds import time_bound
-from ....planner.residency.prefetch_placement import simulate_residency
-from ....planner.residency.residency import Residency
-from ....planner.schedule.schedule import Schedule
-from ....planner.simulator.simulate import Figures
-from ...candidates import device_limit, require_backward
+from ...candidates import require_backward
 from ...links import linked_machine, worth_moving
 from ...problem import Options, Problem, SolverResult
 from ...settings import SolverSettings, setting
-from ..layers.fewest import counts_of, fewest
-from ..layers.refusals import refused
+from ..layers.fewest import Policy, counts_of, fastest_of_fewest
 from .swap import WAYS, BlockLists, block_lists
 
 NAME = "block-swap"
@@ -56,42 +51,17 @@ class Settings(SolverSettings):
     )
 
 
-@dataclass(frozen=True)
-class _Swap:
-    """A schedule with some blocks swapped, and its figures."""
-
-    lists: BlockLists
-    swapped: int
-    schedule: Schedule
-    figures: Figures
-
-    def __str__(self) -> str:
-        counts, lists = self.lists.counts(self.swapped), self.lists.lists
-        rows = ", ".join(f"{counts[stem]} of {len(lists[stem])} {stem.rpartition('.')[2]}" for stem in lists)
-        return f"{self.swapped} blocks swapped ({rows}), activations: {self.lists.activations}"
-
-
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings, graph, clock = options.chosen(Settings), problem.graph, options.clock()
     machine = linked_machine(NAME, problem, "weights of frozen blocks", (Kind.PARAMETER,)).machine
     require_backward(NAME, graph)
     ways = WAYS if settings.activations == "auto" else (settings.activations,)
-    found, last = list[_Swap](), list[Residency]()
-    with clock.until_interrupted():
-        for activations in ways:
-            lists = block_lists(NAME, graph, activations, worth_moving(machine))
-            counts = counts_of(f"{NAME}: blocks", settings.blocks, lists.most)
-            # Windows are nested: what fits with n blocks swapped fits with n + 1.
-            count = fewest(problem, machine, counts, lists.residency)
-            last.append(lists.residency(count))
-            held = simulate_residency(graph, machine, device_limit(problem), last[-1])
-            if held is not None:
-                found.append(_Swap(lists, count, *held))
-            if found and clock.expired:
-                break
-    if not found:
-        clock.raise_if_interrupted()
-        raise refused(NAME, problem, machine, last)
-    fastest = min(found, key=lambda one: one.figures.time)
-    options.report(f"{NAME}: {fastest}")
+    policies, rows = list[Policy](), dict[str, BlockLists]()
+    for activations in ways:
+        # Windows are nested: what fits with n blocks swapped fits with n + 1.
+        rows[activations] = lists = block_lists(NAME, graph, activations, worth_moving(machine))
+        counts = counts_of(f"{NAME}: blocks", settings.blocks, lists.most)
+        policies.append(Policy(activations, counts, lists.residency))
+    fastest = fastest_of_fewest(NAME, problem, machine, policies, clock)
+    options.report(f"{NAME}: {rows[fastest.policy.name].text(fastest.count)}")
     return SolverResult.of_heuristic(fastest.schedule, clock, time_bound(graph))

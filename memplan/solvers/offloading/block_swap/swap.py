@@ -64,6 +64,15 @@ class BlockLists:
             counts[stem] += 1
         return counts
 
+    def text(self, swapped: int) -> str:
+        """Return one line with how many blocks are swapped, and of which lists."""
+        counts = self.counts(swapped)
+        rows = ", ".join(
+            f"{counts[stem]} of {len(blocks)} {stem.rpartition('.')[2]}"
+            for stem, blocks in self.lists.items()
+        )
+        return f"{swapped} blocks swapped ({rows}), activations: {self.activations}"
+
     def residency(self, swapped: int) -> Residency:
         """Return the decisions with so many blocks swapped."""
         offloaded: dict[TensorUse, int] = {}

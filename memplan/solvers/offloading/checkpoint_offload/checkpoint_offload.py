@@ -30,17 +30,15 @@ from functools import partial
 from ....graphs.graph import Graph, Kind, Phase
 from ....graphs.machine import Memory
 from ....planner.bounds import time_bound
-from ....planner.residency.prefetch_placement import simulate_residency
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run, prune
-from ...candidates import device_limit, require_backward
+from ...candidates import require_backward
 from ...links import linked_machine, worth_moving
 from ...problem import Options, Problem, SolverResult
 from ...recomputation.checkpointing.layer_checkpoint import numbered, runs
 from ...settings import SolverSettings, setting
-from ..layers.fewest import counts_of, fewest
+from ..layers.fewest import Policy, counts_of, fastest_of_fewest
 from ..layers.offload_intervals import Positions, uses_of
-from ..layers.refusals import refused
 
 NAME = "checkpoint-offload"
 
@@ -88,16 +86,10 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     require_backward(NAME, graph)
     checkpoints = _checkpoints(graph, worth_moving(machine))
     counts = counts_of(f"{NAME}: layers", settings.layers, len(checkpoints.recomputed))
-    decisions = partial(checkpoints.residency, ahead=settings.ahead)
-    count, held = counts[-1], None
-    with clock.until_interrupted():
-        count = fewest(problem, machine, counts, decisions)
-        held = simulate_residency(graph, machine, device_limit(problem), decisions(count))
-    if held is None:
-        clock.raise_if_interrupted()
-        raise refused(NAME, problem, machine, [decisions(count)])
-    options.report(f"{NAME}: inputs of {count} of {len(checkpoints.recomputed)} layers on the host")
-    return SolverResult.of_heuristic(held[0], clock, time_bound(graph))
+    policy = Policy("checkpoints", counts, partial(checkpoints.residency, ahead=settings.ahead))
+    found = fastest_of_fewest(NAME, problem, machine, [policy], clock)
+    options.report(f"{NAME}: inputs of {found.count} of {len(checkpoints.recomputed)} layers on the host")
+    return SolverResult.of_heuristic(found.schedule, clock, time_bound(graph))
 
 
 def _checkpoints(graph: Graph, smallest: int) -> _Checkpoints:

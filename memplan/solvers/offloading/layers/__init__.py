@@ -1,7 +1,7 @@
 """A training graph as layers: what each of them runs and owns, what is recomputed, what is offloaded when.
 
-Shared by LoHan, STRONGHOLD and both ZeRO systems; block swap, checkpoint-offload, MemFerry, Offmate, POFO and
-joint take single files.
+Shared by LoHan, STRONGHOLD and both ZeRO systems; block swap, checkpoint-offload, by_hand, MemFerry, Offmate,
+POFO and joint take single files.
 Nothing is minimised here: a solver decides, these files turn that into runs and offload intervals,
 planner/residency into a schedule. Assumed: a chain of at least two layers with weights, with a backward part,
 and no weight used after its update; else NotAcceptedError says in one line what is missing.

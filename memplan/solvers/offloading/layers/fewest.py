@@ -1,17 +1,44 @@
-"""The fewest layers or blocks to offload with which a schedule fits the device, by bisection."""
+"""The fewest layers, blocks or updates to offload with which a schedule fits the device, by bisection."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ....graphs.errors import InputError
 from ....graphs.machine import Machine
 from ....planner.residency.prefetch_placement import simulate_residency
 from ....planner.residency.residency import Residency
+from ....planner.schedule.schedule import Schedule
+from ....planner.simulator.simulate import Figures
 from ...candidates import device_limit
+from ...clock import Clock
 from ...problem import Problem
+from .refusals import refused
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy with a number: how much it offloads.
+
+    counts: the numbers to choose from, rising; what fits with one of them fits with the next.
+    residency: of a number, the decisions.
+    """
+
+    name: str
+    counts: Sequence[int]
+    residency: Callable[[int], Residency]
+
+
+@dataclass(frozen=True)
+class FittingPolicy:
+    """A policy with the fewest that fits, its schedule and the figures of that."""
+
+    policy: Policy
+    count: int
+    schedule: Schedule
+    figures: Figures
 
 
 def counts_of(setting: str, requested: int | None, most: int) -> range:
@@ -42,3 +69,28 @@ def fewest(
 
     last = len(counts) - 1
     return counts[bisect_left(counts, True, hi=last, key=fits) if fits(counts[last]) else last]
+
+
+def fastest_of_fewest(
+    solver: str, problem: Problem, machine: Machine, policies: Iterable[Policy], clock: Clock
+) -> FittingPolicy:
+    """Return the fastest policy, each with the fewest that fits.
+
+    Once the clock has expired no further policy is tried, if one fits.
+
+    Raises InfeasibleError, NotAcceptedError, or KeyboardInterrupt if the clock was interrupted before.
+    """
+    found, last, limit = list[FittingPolicy](), list[Residency](), device_limit(problem)
+    with clock.until_interrupted():
+        for policy in policies:
+            count = fewest(problem, machine, policy.counts, policy.residency)
+            last.append(policy.residency(count))
+            held = simulate_residency(problem.graph, machine, limit, last[-1])
+            if held is not None:
+                found.append(FittingPolicy(policy, count, *held))
+            if found and clock.expired:
+                break
+    if not found:
+        clock.raise_if_interrupted()
+        raise refused(solver, problem, machine, last)
+    return min(found, key=lambda one: one.figures.time)

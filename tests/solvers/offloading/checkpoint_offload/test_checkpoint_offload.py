@@ -12,7 +12,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import Figures
-from memplan.solvers.offloading.checkpoint_offload import checkpoint_offload
+from memplan.solvers.offloading.layers import fewest
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.registry import run as registry
 from small_offload import small_training
@@ -118,7 +118,7 @@ def test_it_can_be_interrupted_before_it_has_a_schedule(monkeypatch: pytest.Monk
     def interrupted(*_given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_offload, "simulate_residency", interrupted)
+    monkeypatch.setattr(fewest, "simulate_residency", interrupted)
     with pytest.raises(KeyboardInterrupt):
         figures("checkpoint-offload", Problem(network(), ROOMY, machine(1.0)))
 

@@ -103,8 +103,8 @@ class Search:
 _OPTIONS: tuple[Decorator, ...] = (
     solver_option,
     time_limit_option(
-        "Time of the search, in seconds or with a unit.  [default: the solver's; auto's is some ten seconds "
-        "for 500 operations, up to two minutes for thousands]"
+        "Time of the search, in seconds or with a unit.  [default: the solver's; auto's is 20 s at most for "
+        "500 operations, two minutes for 3,000 and more, twelve for 60,000]"
     ),
     click.option(
         "--gap",
@@ -220,6 +220,7 @@ class Found:
             "solve_seconds": solution.seconds,
             "bounds": [bound_document(bound, solution.figures.time) for bound in solution.bounds],
             "effort": solution.effort and asdict(solution.effort),
+            "ending": solution.ending,
             "interrupted": solution.interrupted,
             "notes": list(solution.notes),
             "arena": arena_document(solution.layout),
@@ -236,7 +237,8 @@ class Found:
             yield "reserve", f"{spelled(self.free)}, {spelled(within)} are left"
         if self.search.allow is not None:
             yield "allowed", ", ".join(self.search.allow) or "nothing"
-        yield "solver", f"{solution.solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"
+        ending = f" ({solution.ending})" if solution.ending else ""
+        yield "solver", f"{solution.solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}{ending}"
         yield from policy_row(self._provenance())
         limit = "what is left" if self.free else "the budget"
         yield from report_rows(self.report, within, machine or graph.machine, limit)

@@ -29,6 +29,11 @@ class Clock:
         self.interrupted = False
         self._cancelled = cancelled
 
+    def begin_limit(self, seconds: float) -> None:
+        """Let the clock begin now, with so many seconds: what has passed before does not count."""
+        self.begin = monotonic()
+        self.end = self.begin + seconds
+
     @property
     def left(self) -> float:
         """Seconds until the limit; inf without one, below 0 after it."""

@@ -76,6 +76,12 @@ class Incumbent:
         """The largest that holds for every schedule."""
         return self.history[-1].bound if self.history else 0.0
 
+    @property
+    def idle(self) -> float:
+        """Seconds since the best schedule was found; 0 before the first."""
+        found = next((state.elapsed for state in self.history if state.best == self.best < inf), None)
+        return 0.0 if found is None else monotonic() - self._start - found
+
     def found(self, seconds: float, who: str) -> None:
         """Record a schedule within the budget that takes so many seconds."""
         with self._lock:

@@ -69,6 +69,7 @@ class Options:
     cancelled: true once the answer is requested at once.
     race: receives schedules within the budget, and bounds, as they are found.
     start: a schedule within the budget that is known before, if there is one; solvers may improve it.
+    by_default: nobody has asked for the time limit: a search that counts moves ends with them too.
     """
 
     time_limit: float | None = None
@@ -77,6 +78,7 @@ class Options:
     cancelled: Callable[[], bool] = field(default=lambda: False)
     race: Incumbent = field(default_factory=Incumbent)
     start: Schedule | None = None
+    by_default: bool = False
 
     def clock(self) -> Clock:
         """Return a clock that begins now."""
@@ -160,6 +162,7 @@ class SolverResult:
     notes: what went wrong on the way, a line each.
     effort: of an exact search, if there was one.
     policy: which of several known ones it is, of a solver that chooses among them.
+    ending: why a search without a proof has ended, in words.
     """
 
     schedule: Schedule
@@ -170,6 +173,7 @@ class SolverResult:
     notes: tuple[str, ...] = ()
     effort: SearchStats | None = None
     policy: str = ""
+    ending: str = ""
 
     @staticmethod
     def of_heuristic(schedule: Schedule, clock: Clock, lower_bound: float | None = None) -> SolverResult:
@@ -191,7 +195,7 @@ class ValidatedSolution:
     budget: of live bytes, for which the schedule was made; less than the problem's if its arena would have
         been larger than that.
     machine: for which it was made: the problem's, or that one with nothing pinned.
-    effort, policy: as the answer's.
+    effort, policy, ending: as the answer's.
     """
 
     solver: str
@@ -209,6 +213,7 @@ class ValidatedSolution:
     machine: Machine | None = None
     effort: SearchStats | None = None
     policy: str = ""
+    ending: str = ""
 
     def _card(self) -> Card:
         entries = [

@@ -7,6 +7,7 @@
     residency              the residency program in whole numbers
     search from others     from the best of these answers, and of the start that the caller has
     search, more           with other random numbers, one for each core beyond two
+    search elsewhere       likewise, if all that has left most of a limit by default, while it helps
     bounds                 alongside, in a separate thread, until the members end
 
 On a machine with links to the host the members are others: with_transfers.py.
@@ -14,19 +15,20 @@ On a machine with links to the host the members are others: with_transfers.py.
 Minimises what its solvers do, the simulated time within the device's budget, on any graph. If the baseline
 fits, no operation has a faster execution variant and there are no links, the baseline is the answer. All
 members end once the best is proven to be within `gap` of the fastest there can be (solvers/incumbent.py),
-like a MILP solver's search; else with all moves, or the time. As many members run at a time as there are
-cores, in the order above; with one core the first search has two thirds of a time limit. Annealing from the
-traced order is as good as from a dynamic program's answer on graphs of hundreds of operations; on larger
-ones, and close to the minimum memory, the other has a head start. With `gap` 0 and time for all moves the
-same problem gives an answer of the same time: with nothing proven, the same answer; else the answer is the
-best when a clock or a bound ends the search.
-Without a time limit, the search is compiled, once on a machine, by another process alongside the residency
-program and rk-rotor. With patience (solvers/incumbent.py) members
-end when it is over, and if the search is not compiled rk-rotor answers, or else others, if they can.
+like a MILP solver's search; else with all moves, or the time, by default that of stopping.py. As many
+members run at a time as there are cores, in the order above; with one core the first search has two thirds of
+a time limit. Annealing from the traced order is as good as from a dynamic program's answer on graphs of
+hundreds of operations; on larger ones, and close to the minimum memory, the other has a head start. With
+`gap` 0 and time for all moves the same problem gives an answer of the same time: with nothing proven, the
+same answer; else the answer is the best when a clock or a bound ends the search. Without a time limit, the
+search is compiled, once on a machine, by another process alongside the residency program and rk-rotor. With
+patience (solvers/incumbent.py) members end when it is over, and if the search is not compiled rk-rotor
+answers, or else others, if they can.
 A budget below the minimum memory is refused at once; what can be reached is then searched for two
 seconds, by rk-rotor if the search is not compiled and that finds less than the baseline takes.
 
     members.py           members in parallel: one that fails costs its own answer alone
+    stopping.py          the time limit by default, restarts, and what is said if nothing is proven
     with_transfers.py    the members if tensors can be transferred: joint, and others alongside
     workers.py           members in worker processes, for large graphs; worker.py, their side
 
@@ -54,6 +56,7 @@ from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
 from ..candidates import baseline_candidate, device_limit
+from ..clock import Clock
 from ..offloading.joint import joint
 from ..problem import (
     Bound,
@@ -79,6 +82,7 @@ from . import members as portfolio
 from . import with_transfers as auto_moving
 from .members import Awaited, Cancelled, Found, Member, Outcomes
 from .smallest import refusal_of
+from .stopping import Restarts, default_seconds, ending
 
 NAME = "auto"
 
@@ -102,6 +106,9 @@ On most graphs they find more, on some a hotter search without them does.
 
 _BOUND_SECONDS = 30.0
 """The most that bounds may take alongside the members, likewise."""
+
+_MOST_RESTARTS = 6
+"""Most searches with other random numbers after those that every solve has."""
 
 _RESIDENCY_OPERATIONS = 2000
 """Most operations for which the residency program in whole numbers is tried."""
@@ -145,12 +152,16 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         _log.info("the baseline fits: nothing is searched")
         options.race.found(baseline.time, "traced order")
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
-    stop, loaded, race = Event(), Event(), options.race
+    stop, loaded, race, clock = Event(), Event(), options.race, options.clock()
+    limited = options.time_limit is not None
+    if not limited and settings.gap:
+        default = default_seconds(len(problem.graph.operations))
+        options = replace(options, time_limit=default, by_default=True)
 
     def have_it_loaded() -> None:
-        """Compile and load the search, unless the race is over before."""
+        """Compile and load the search, unless the race is over before. Its time does not count."""
         try:
-            if options.time_limit is None:
+            if not limited:
                 precompile(CODES, options.report, lambda: race.within(settings.gap))
             if not race.within(settings.gap):
                 load(options)
@@ -158,9 +169,11 @@ def solve(problem: Problem, options: Options) -> SolverResult:
             stop.set()
             raise
         finally:
+            if options.by_default and options.time_limit is not None:
+                clock.begin_limit(options.time_limit)
             loaded.set()
 
-    if options.time_limit is not None:  # compiling is not to take from it
+    if limited:  # compiling is not to take from it
         have_it_loaded()
     bounds = list[Bound]()
     seconds = _BOUND_SECONDS * _scale(problem)
@@ -182,10 +195,12 @@ def solve(problem: Problem, options: Options) -> SolverResult:
             race=race,
             gap=settings.gap,
             prove=prover,
-            clock=options.clock(),
+            clock=clock,
         )
 
-    lines, outcomes = _lines(problem, options, settings, workers, loaded), Outcomes()
+    if limited:
+        clock = options.clock()
+    lines, outcomes = _lines(problem, options, settings, workers, loaded=loaded, clock=clock), Outcomes()
     _log.info("%d at a time of %s", workers, ", ".join(line.name for line in lines))
     if race.patience < inf and not at_hand():
         # Of all members and bounds rk-rotor has least to compile; it does not accept every graph.
@@ -206,6 +221,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     return replace(
         fastest,
         status=status,
+        ending="" if status is Status.WITHIN_GAP else ending(race),
         interrupted=outcomes.interrupted,
         bounds=(*fastest.bounds, *bounds),
         notes=(*fastest.notes, *outcomes.faults),
@@ -255,13 +271,14 @@ def _refused(
 
 
 def _lines(
-    problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event
+    problem: Problem, options: Options, settings: Settings, workers: int, *, loaded: Event, clock: Clock
 ) -> list[Member]:
     """Return the portfolio's members, in the order in which they start.
 
     loaded: set when the search is compiled; the residency program and rk-rotor don't wait for it.
+    clock: of the time limit; of one by default it begins when the search is loaded.
     """
-    total, clock, race = options.time_limit, options.clock(), options.race
+    total, race = options.time_limit, options.race
     starts = Awaited(_known(problem, options))
 
     def solved(
@@ -277,26 +294,42 @@ def _lines(
         """Return a member that runs the solver, with a time limit; search from others waits for it."""
 
         def solve(own: Options) -> SolverResult:
-            limit = _START_SECONDS * _scale(problem) if own.time_limit is None else own.time_limit
+            limit = inf if own.time_limit is None else own.time_limit
+            if own.by_default or own.time_limit is None:
+                limit = min(limit, _START_SECONDS * _scale(problem))
             return solver(problem, replace(own, time_limit=limit))
 
-        return starts.line(name, lambda cancelled: solved(share, solve, cancelled, None))
+        # What ends by itself is not hurried by a limit that nobody has asked for.
+        part = 1.0 if options.by_default else share
+        return starts.line(name, lambda cancelled: solved(part, solve, cancelled, None))
 
     def line(name: str, share: float, solver: Callable[[Options], SolverResult], number: int = 0) -> Member:
         chosen = search.Settings(settings.moves, settings.seed + number, 1 if number % 2 else _REPLICAS)
         return Member(name, lambda cancelled: solved(share, solver, cancelled, chosen))
 
-    def from_file(own: Options) -> SolverResult:
+    def once_loaded(own: Options, own_clock: Clock) -> Options:
+        """Return the options of a search, with the time that is left once it is loaded."""
         loaded.wait()
-        return search.solve(problem, own)
+        if own.time_limit is None or not own.by_default:
+            return replace(own, time_limit=own_clock.limit)
+        return replace(own, time_limit=max(0.0, min(own.time_limit, clock.left)))
+
+    def from_file(own: Options) -> SolverResult:
+        return search.solve(problem, once_loaded(own, own.clock()))
+
+    restarts = Restarts(race, clock)
+
+    def elsewhere(own: Options) -> SolverResult:
+        if not restarts.begin():
+            raise KeyboardInterrupt
+        return from_file(own)
 
     def from_others(own: Options) -> SolverResult:
         own_clock = own.clock()
         found = starts.all(own.cancelled)
         if race.within(settings.gap):  # another member has it
             raise KeyboardInterrupt
-        loaded.wait()
-        own = replace(own, time_limit=own_clock.limit)
+        own = once_loaded(own, own_clock)
         if not found:
             return search.solve(problem, own)
         return search.improved(problem, own, runs_of(found[0][0].schedule))
@@ -315,7 +348,11 @@ def _lines(
     if len(problem.graph.operations) <= _RESIDENCY_OPERATIONS:
         lines.append(start("residency", share, _residency))
     lines.append(line("search from others", 1.0, from_others, 1))
-    return lines + [line("search, more", 1.0, from_file, number) for number in range(2, workers)]
+    lines += [line("search, more", 1.0, from_file, number) for number in range(2, workers)]
+    if not options.by_default:
+        return lines
+    others = range(max(2, workers), max(2, workers) + _MOST_RESTARTS)
+    return lines + [line("search elsewhere", 1.0, elsewhere, number) for number in others]
 
 
 def _scale(problem: Problem) -> float:

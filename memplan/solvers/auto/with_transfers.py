@@ -1,5 +1,6 @@
 """The portfolio on a machine with links: joint from its own starts, and from other solvers' best.
 
+    first schedule       as much stays as fits, the rest is offloaded: in a second, before any other
     joint                from its own starts, for as long as there is time
     policies             alongside it, the others' first: a few simulations each, for which they have the time
     the others           one after the other, for half of the time at most
@@ -31,8 +32,8 @@ from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
 from ..clock import Clock
-from ..incumbent import Incumbent
 from ..offloading.joint import compiling, joint
+from ..offloading.joint.first import first_schedule
 from ..offloading.weight_offload import compiling as greedy_compiling
 from ..problem import Bound, Options, Problem, SolverResult, Status
 from ..recomputation.search import compiling as search_compiling
@@ -42,6 +43,7 @@ from ..workers.precompile import precompile
 from . import members as portfolio
 from .members import Awaited, Cancelled, Found, Member, Outcomes
 from .smallest import refusal_of
+from .stopping import default_seconds, ending
 from .workers import SolverWorkers
 
 POLICIES = (
@@ -70,6 +72,9 @@ OTHERS = {
     "memferry": 0.02,
 }
 """Other solvers than these, and the share of all time that each may take with two cores and more."""
+
+FIRST = "first schedule"
+"""The name of what is found before any member begins."""
 
 SHARDED_FIRST = "fsdp"
 """The solver that comes first for graphs of sharded training, and has the time that it takes."""
@@ -122,6 +127,9 @@ def solve(
     baseline = joint.baseline_if_fastest(problem)
     if baseline is not None:
         return baseline
+    if options.time_limit is None and gap:
+        default = default_seconds(len(problem.graph.operations))
+        options = replace(options, time_limit=default, by_default=True)
     stop, race, total, bounds = Event(), options.race, options.time_limit, list[Bound]()
     if total is not None:  # compiling is not to take from it
         precompile((*CODES["joint"], *CODES["offload-greedy"]), options.report, options.cancelled)
@@ -132,14 +140,18 @@ def solve(
 
     proving = partial(prove, problem, tell, _BOUND_SHARE * (_SECONDS if total is None else total))
     with ExitStack() as opened:
-        run = partial(_run, problem, race)
+        run = partial(_run, problem, options)
         if len(problem.graph.operations) >= _PROCESSES and workers > 1:
-            run = opened.enter_context(SolverWorkers(problem, race=race)).solve
-        outcomes = Outcomes()
+            run = opened.enter_context(SolverWorkers(problem, race=race, by_default=options.by_default)).solve
+        outcomes, clock = Outcomes(), options.clock()
         if problem.graph.tensors.spread:
             first = Member(SHARDED_FIRST, partial(run, SHARDED_FIRST, {}, inf))
-            with suppress(portfolio.PortfolioError):  # one that fails costs its own answer alone
-                portfolio.run(problem, [first], 1, stop, race=race, outcomes=outcomes)
+        else:
+            first = Member(FIRST, partial(first_schedule, problem))
+        with suppress(portfolio.PortfolioError):  # one that fails costs its own answer alone
+            portfolio.run(problem, [first], 1, stop, race=race, outcomes=outcomes)
+        if not problem.graph.tensors.spread:
+            options = replace(options, time_limit=clock.limit)
         if not outcomes.interrupted:
             known = [*_start(problem, options), *outcomes.answers]
             portfolio.run(
@@ -157,10 +169,11 @@ def solve(
         raise refusal_of(name, problem, outcomes.refusals, outcomes.faults)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
     status = Status.FEASIBLE if cut_short else Status.HEURISTIC
-    fastest = outcomes.fastest
+    fastest, proven = outcomes.fastest, race.enough(outcomes.seconds, gap)
     return replace(
         fastest,
-        status=Status.WITHIN_GAP if race.enough(outcomes.seconds, gap) else status,
+        status=Status.WITHIN_GAP if proven else status,
+        ending="" if proven else ending(race),
         interrupted=outcomes.interrupted,
         bounds=(*fastest.bounds, *bounds),
         notes=_notes(outcomes),
@@ -227,7 +240,9 @@ def _lines(
         precompile(CODES["joint"], options.report, cancelled)
         schedules = [(answer.schedule, figures.time) for answer, figures in found]
         chosen = joint.Settings(seed=seed)
-        rest = Options(left(_JOINT_SHARE), chosen, cancelled=cancelled, race=race)
+        rest = replace(
+            options, time_limit=left(_JOINT_SHARE), settings=chosen, cancelled=cancelled, start=None
+        )
         return joint.improved(problem, rest, schedules)
 
     spread = problem.graph.tensors.spread
@@ -253,7 +268,7 @@ def _start(problem: Problem, options: Options) -> list[Found]:
 
 def _run(
     problem: Problem,
-    race: Incumbent,
+    options: Options,
     solver: str,
     settings: Mapping[str, str],
     seconds: float,
@@ -261,7 +276,8 @@ def _run(
 ) -> SolverResult:
     module = module_of(entry(solver))
     chosen = parse_settings(solver, module.Settings, settings)
-    return module.solve(problem, Options(seconds, chosen, cancelled=cancelled, race=race))
+    own = Options(seconds, chosen, cancelled=cancelled, race=options.race, by_default=options.by_default)
+    return module.solve(problem, own)
 
 
 def _notes(outcomes: Outcomes) -> tuple[str, ...]:

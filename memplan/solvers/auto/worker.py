@@ -23,16 +23,20 @@ def _problem(path: str) -> Problem:
         return pickle.load(file)
 
 
-def solve(call: Call, problem: str, solver: str, settings: Mapping[str, str], end: float) -> SolverResult:
+def solve(
+    call: Call, problem: str, solver: str, settings: Mapping[str, str], end: float, by_default: bool
+) -> SolverResult:
     """Solve. The seconds of each schedule that is found are reported as an event.
 
-    problem: path of the pickled problem. settings: as text. end: moment of `time` at which the time is over.
+    problem: path of the pickled problem. settings: as text. end: moment of `time` at which the time is over;
+    by_default: nobody has asked for it.
     """
     known = _problem(problem)
     module = module_of(entry(solver))
     chosen = parse_settings(solver, module.Settings, settings)
     race = Incumbent()
     race.listen = lambda standing: call.report(standing.best)
+    options = Options(max(0.0, end - time()), chosen, race=race, by_default=by_default)
     with collecting() as skipped, call.interruptible():
-        answer: SolverResult = module.solve(known, Options(max(0.0, end - time()), chosen, race=race))
+        answer: SolverResult = module.solve(known, options)
     return replace(answer, notes=(*answer.notes, *skipped))

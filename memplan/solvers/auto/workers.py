@@ -39,13 +39,16 @@ class ProcessFaultError(Exception):
 class SolverWorkers(AbstractContextManager["SolverWorkers"]):
     """The workers of one problem, as many as members run at once."""
 
-    def __init__(self, problem: Problem, niceness: int = 0, race: Incumbent | None = None) -> None:
+    def __init__(
+        self, problem: Problem, niceness: int = 0, race: Incumbent | None = None, *, by_default: bool = False
+    ) -> None:
         """Prepare worker processes for one problem.
 
         niceness: by which the processes yield to others.
         race: gets schedules' seconds as the solvers find them.
+        by_default: nobody has asked for the solvers' seconds.
         """
-        self._folder, self._race = Scratch("problem"), race or Incumbent()
+        self._folder, self._race, self._by_default = Scratch("problem"), race or Incumbent(), by_default
         self.pool = Pool("solver", niceness)
         self._problem = Path(self._folder.name, "problem")
         machine = problem.machine or problem.graph.machine
@@ -73,7 +76,7 @@ class SolverWorkers(AbstractContextManager["SolverWorkers"]):
         try:
             ending = self.pool.call(
                 WORKER,
-                *(str(self._problem), solver, dict(settings), time() + seconds),
+                *(str(self._problem), solver, dict(settings), time() + seconds, self._by_default),
                 end=monotonic() + 2.0 * seconds + GRACE_SECONDS,
                 cancelled=cancelled,
                 event=found,

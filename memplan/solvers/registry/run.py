@@ -246,6 +246,7 @@ def _solve(
         machine=problem.machine,
         effort=answer.effort,
         policy=answer.policy,
+        ending="" if proven else answer.ending,
     )
 
 

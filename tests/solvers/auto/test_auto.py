@@ -224,9 +224,47 @@ def test_with_gap_0_it_ends_once_it_is_proven_that_nothing_is_faster() -> None:
     assert found.lower_bound == pytest.approx(found.figures.time, rel=1e-6)
 
 
+@pytest.mark.parametrize("links", [Links(), Links(2**18, 2**18)], ids=["alone", "links"])
+def test_without_a_time_limit_a_clock_ends_it_and_it_says_so(
+    links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With so many moves it would take minutes, and on a busy machine an hour."""
+    for module in (auto, with_transfers):
+        monkeypatch.setattr(module, "prove", lambda *_: None)
+        monkeypatch.setattr(module, "default_seconds", lambda _operations: 1.5)
+    graph, machine = chain(12, seed=1), Machine(links=links)
+    problem = Problem(graph, (baseline(graph).peak + minimum_memory(graph, machine)) // 2, machine)
+    begun = process_time()
+    found = registry.solve("auto", problem, settings={"moves": str(10**6)}, bound_seconds=0)
+    assert process_time() - begun < 20
+    assert found.status in (Status.FEASIBLE, Status.HEURISTIC)
+    assert not found.ending or found.ending.startswith("nothing faster in the last ")
+
+
+def test_searches_elsewhere_go_on_while_they_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "prove", lambda *_: None)
+    seeds, graph = list[int](), layered(20, width=4)
+
+    def solve(problem: Problem, options: Options) -> SolverResult:
+        seeds.append(options.settings.seed)
+        if options.settings.seed in (2, 3):
+            options.race.found(10.0**-options.settings.seed, "elsewhere")
+        return search.solve(problem, replace(options, settings=replace(options.settings, moves=10)))
+
+    monkeypatch.setattr(auto, "default_seconds", lambda _operations: 1e6)
+    monkeypatch.setattr(auto, "search", SimpleNamespace(**{**vars(search), "solve": solve}))
+    problem = Problem(graph, baseline(graph).peak * 3 // 4)
+    registry.solve("auto", problem, settings={"workers": "1"}, bound_seconds=0)
+    assert [seed for seed in seeds if seed > 1] == [2, 3, 4], "that of 4 finds nothing"
+    seeds.clear()
+    registry.solve("auto", problem, 20.0, settings={"workers": "1"}, bound_seconds=0)
+    assert max(seeds) <= 1, "a time limit is divided among the members as before"
+
+
 @pytest.mark.scripts
-def test_interrupted_it_gives_the_best_so_far() -> None:
+def test_interrupted_it_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C reaches the main thread only; the workers hear of it."""
+    monkeypatch.setattr(auto, "prove", lambda *_: None)  # a proof would end it before
     graph = chain(40, seed=1)
     problem = Problem(graph, baseline(graph).peak * 7 // 10)
     auto.solve(problem, Options(settings=auto.Settings(moves=1)))  # compiled code is at hand then

@@ -1,4 +1,4 @@
 """Recomputation, offloading and CPU updates in one search.
 
-Public modules: compiling, joint.
+Public modules: compiling, first, joint.
 """

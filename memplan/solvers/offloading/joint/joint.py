@@ -17,6 +17,7 @@ does so. Tensors move whole. No paper has this: the method is memplan's own, exp
     state.py      a point of the search: decisions, and what they come to; timeline.py, its runs; parts.py,
                   what a tensor adds, derived once for equivalent tensors (equivalent.py); aggregates.py, the
                   tables of all
+    first.py      a schedule in a moment, for those who can't wait
     start.py      greedy starts; fill.py, what stays on the device; disk_spill.py, what goes on to the disk;
                   lp_guide.py, what the offloading program in fractions advises
     warm_start.py from another solver's schedule, or a start, to a state; alternatives.py, positions at which
@@ -33,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from ....graphs.machine import Machine
@@ -43,7 +45,6 @@ from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import baseline_candidate, device_limit
 from ...clock import Clock
-from ...incumbent import Incumbent
 from ...problem import (
     InfeasibleError,
     NotAcceptedError,
@@ -83,6 +84,14 @@ _ENOUGH = 1e-6
 """A schedule this close to the time of all operations is the fastest."""
 
 
+_IDLE_PART, _IDLE_FROM = 0.3, 0.5
+"""Part of the annealing without a faster schedule that ends it, once so much of it is over, if nobody has
+asked for its time. Only of annealings with recomputation: they are cold from the beginning (anneal.py)."""
+
+_FASTER = 1e-4
+"""Relative gain that counts as faster there."""
+
+
 @dataclass(frozen=True)
 class Settings(SolverSettings):
     """Settings of joint."""
@@ -103,7 +112,8 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         return baseline
     load(options)
     clock, limit, drops = options.clock(), device_limit(problem), Drops(problem.graph, machine.links.peers)
-    starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts, options.race))
+    found_before = partial(options.race.found, who=NAME)
+    starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts, options), found_before)
     with clock.until_interrupted():
         starts.search(clock.part(_ADVICE_SHARE, _ADVICE_SECONDS).left)
     openings = list[Opening]()
@@ -179,7 +189,7 @@ def _annealed(problem: Problem, options: Options, clock: Clock, openings: Sequen
         _MOST_RUNS // max(1, len(graph.operations)),
         settings.moves * max(len(anneal.state.interval_rows) for anneal in anneals),
     )
-    begun = clock.share
+    begun, idle = clock.share, _Idle(worth=any(anneal.recomputed.optional for anneal in anneals))
 
     def best() -> Anneal:
         return min(anneals, key=lambda anneal: anneal.best.outcome.seconds)
@@ -189,9 +199,11 @@ def _annealed(problem: Problem, options: Options, clock: Clock, openings: Sequen
         options.race.found(seconds, NAME)
         if not moves or share >= 1.0 or seconds <= bound * (1 + _ENOUGH):
             return 1.0
-        if clock.limit is None:
-            return sum(anneal.tried for anneal in anneals) / moves
-        return (share - begun) / (1.0 - begun)
+        by_clock = 0.0 if clock.limit is None else (share - begun) / (1.0 - begun)
+        if clock.limit is not None and not options.by_default:
+            return by_clock
+        done = max(by_clock, sum(anneal.tried for anneal in anneals) / moves)
+        return 1.0 if options.by_default and idle.over(seconds, done) else done
 
     with clock.until_interrupted():
         first = len(anneals) if len(anneals) > 1 and not clock.interrupted else 0
@@ -206,10 +218,22 @@ def _annealed(problem: Problem, options: Options, clock: Clock, openings: Sequen
     return anneal.state.schedule(anneal.best.outcome)
 
 
-def _go_on(clock: Clock, starts: Starts, race: Incumbent) -> bool:
-    if starts.best is not None:
-        race.found(starts.best.outcome.seconds, NAME)
-    return clock.share < _START_SHARE and (clock.limit is not None or starts.tried < _MOST_CHOICES)
+def _go_on(clock: Clock, starts: Starts, options: Options) -> bool:
+    any_number = clock.limit is not None and not options.by_default
+    return clock.share < _START_SHARE and (any_number or starts.tried < _MOST_CHOICES)
+
+
+class _Idle:
+    """Whether an annealing has found nothing for a while. worth: it may end for that."""
+
+    def __init__(self, *, worth: bool) -> None:
+        self._worth, self._seconds, self._since = worth, inf, 0.0
+
+    def over(self, seconds: float, done: float) -> bool:
+        """Tell whether to end it. seconds: of its best. done: share of the annealing that is over."""
+        if seconds < self._seconds * (1.0 - _FASTER):
+            self._seconds, self._since = seconds, done
+        return self._worth and done >= _IDLE_FROM and done - self._since >= _IDLE_PART
 
 
 def _seconds(problem: Problem, schedule: Schedule) -> float:

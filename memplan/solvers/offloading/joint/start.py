@@ -75,17 +75,22 @@ class Starts:
     advised, best: of the choices that the program advises, and of the others that were tried.
     least: the smallest budget with which one of them holds, in bytes. leanest: a schedule within it.
     complete: no choice was left out because time was over. proceed: false once it is.
+    tell: is called with the seconds of each choice that is the best of its kind so far.
     """
 
-    def __init__(self, drops: Drops, machine: Machine, budget: int, proceed: Callable[[], bool]) -> None:
-        self.drops, self.machine, self.budget, self.proceed = drops, machine, budget, proceed
+    def __init__(
+        self,
+        drops: Drops,
+        machine: Machine,
+        budget: int,
+        proceed: Callable[[], bool],
+        tell: Callable[[float], None] = lambda _seconds: None,
+    ) -> None:
+        self.drops, self.machine, self.budget, self.proceed, self.tell = drops, machine, budget, proceed, tell
         self.graph = graph = drops.graph
         self._updates, self._written = list(host_modes(graph)), frozenset(written_modes(graph))
         self.modes = other_modes(graph)
-        negligible = _smallest(graph, budget)
-        self.smallest = sorted({max(negligible, worth_moving(machine)), negligible, 1}, reverse=True)
-        """Least bytes of tensors that may leave, tried in order: smaller ones only if the budget cannot be
-        met without."""
+        self.smallest = smallest_sizes(graph, machine, budget)
         runs = drops.runs
         self.slots = Slots(
             drops, runs, [self.choice(level / LEVELS, 0.0).dropped for level in range(1, LEVELS + 1)]
@@ -164,6 +169,7 @@ class Starts:
         if start is None or (self.best is not None and start.worth >= self.best.worth):
             return False
         self.best = start
+        self.tell(start.outcome.seconds)
         return True
 
     def choice(
@@ -261,6 +267,15 @@ class Starts:
             self.leanest = state.schedule(outcome)
         limits[Memory.DEVICE] = before
         return state.demand if holds else inf
+
+
+def smallest_sizes(graph: Graph, machine: Machine, budget: int) -> list[int]:
+    """Return the least bytes of tensors that may leave, to be tried in order.
+
+    Smaller ones leave only if the budget cannot be met without.
+    """
+    negligible = _smallest(graph, budget)
+    return sorted({max(negligible, worth_moving(machine)), negligible, 1}, reverse=True)
 
 
 def _smallest(graph: Graph, budget: int) -> int:

@@ -55,6 +55,9 @@ COLD = 5e-4
 _MOST_MOVES = 3_000_000
 """However large the graph is; one or two minutes."""
 
+_GAIN = 1e-4
+"""Relative gain of a round below which the cooler ones are left out, if nobody has asked for the time."""
+
 _CHUNK_SECONDS = 0.2
 _SLOTS_A_RUN = 8
 
@@ -150,8 +153,11 @@ class Rounds:
                 if hot < 1.0 and not self.fits:
                     break
                 done += part
+                before = self.seconds if self.fits else inf
                 self._round(variants, round(part * self.moves), hot, replicas, begin + span * done)
                 variants, replicas = self.variants, 1
+                if self.options.by_default and self.fits and self.seconds > before * (1.0 - _GAIN):
+                    break
 
     def _round(self, variants: Ints, moves: int, hot: float, replicas: int, until: float) -> None:
         states = [self._slots(variants) for _ in range(replicas)]

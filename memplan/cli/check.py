@@ -53,7 +53,7 @@ def check(
         if held.own:
             _compare(schedule, report, held.file.predicted)
     except CheckFailedError as error:
-        output.document(_refused(error))
+        output.refusal(_refused(error))
         raise
     output.result(
         {"valid": True, **report_document(report, held.budget), "arena": arena_document(layout)},
@@ -79,7 +79,7 @@ def _refused(error: CheckFailedError) -> dict[str, Any]:
     cause = error.__cause__
     broken = cause if isinstance(cause, InvalidScheduleError) else None
     places = {place: getattr(broken, place, None) for place in ("rule", "step", "tensor")}
-    return {"valid": False, **places, "message": str(error)}
+    return {"valid": False, **places}
 
 
 def _compare(path: Path, report: Report, predicted: Mapping[str, Any]) -> None:

@@ -19,8 +19,9 @@ from memplan.version import __version__
 
 from ..graphs.folders.scratch import sweep
 from .exits import Exit, verdict
-from .option_sources import table_defaults, unknown_variables, with_variables
-from .options import output_flags
+from .option_sources import PREFIX, table_defaults, unknown_variables, with_variables
+from .options import answer_of, output_flags
+from .printing.output import Answer
 from .signals import interruptible, leave
 from .streams import give_up_output, say
 
@@ -102,7 +103,11 @@ class Plan(click.Group):
             ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(close)}?")
         found, command, rest = super().resolve_command(ctx, args)
         if found and command and not ctx.resilient_parsing and not {"-h", "--help"} & {*rest}:
-            ctx.default_map = {found: table_defaults(Path.cwd(), found, command, all_commands)}
+            answer = answer_of(ctx)
+            answer.command = found
+            table = table_defaults(Path.cwd(), found, command, all_commands)
+            answer.wanted |= str(table.get("as_json")).lower() in _YES
+            ctx.default_map = {found: table}
             quiet = ctx.params.get("quiet") or {"-q", "--quiet"} & {*rest}
             for line in () if quiet else unknown_variables(command, all_commands):
                 say(line)
@@ -128,9 +133,11 @@ class Plan(click.Group):
         warnings.formatwarning = _one_line
         sweep()
         output = sys.stdout
+        answer = Answer(wanted=_json_wanted(sys.argv[1:] if args is None else args))
+        options = {"prog_name": "plan", "obj": answer, **options, "standalone_mode": False}
         with interruptible() as interruption:
             try:
-                code = super().main(args, *rest, **{"prog_name": "plan", **options, "standalone_mode": False})
+                code = super().main(args, *rest, **options)
                 interruption.over()
             except SystemExit as leaving:
                 gone = (
@@ -140,6 +147,7 @@ class Plan(click.Group):
             except click.exceptions.NoArgsIsHelpError as error:
                 click.echo(error.format_message(), err=True)
                 code = Exit.USAGE
+                answer.end(code, "a command is missing")
             except (Exception, KeyboardInterrupt) as error:
                 interruption.over()
                 if debug:
@@ -149,11 +157,21 @@ class Plan(click.Group):
                 say(f"{label}{line}")
                 if isinstance(error, OSError):
                     give_up_output()
+                answer.end(interruption.exit_code if code == Exit.INTERRUPTED else code, line)
             interruption.over()
             code = interruption.exit_code if code == Exit.INTERRUPTED else code or Exit.DONE
             if args is None and isinstance(code, int):  # run as a command, not called from Python
                 leave(code)
             sys.exit(code)
+
+
+_YES = ("1", "true", "t", "yes", "y", "on")
+"""Values of a flag's variable that set it, as click reads them."""
+
+
+def _json_wanted(words: Sequence[str]) -> bool:
+    """Tell whether an error in the command line itself is to be printed as JSON too."""
+    return "--json" in words or os.environ.get(f"{PREFIX}JSON", "").lower() in _YES
 
 
 _OF_NO_LINE = "memplan"

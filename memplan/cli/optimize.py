@@ -122,7 +122,7 @@ def optimize(
     except InfeasibleError as error:
         if graph is not None and measurement.whole:
             advise_pieces(error, graph, model, measurement, search)
-        output.document(refusal_document(error))
+        output.refusal(refusal_document(error))
         raise
     schedule = write_out(schedule_to, found.save)
     schedule.tell()

@@ -23,7 +23,7 @@ from ..solvers.registry.catalogue import DEFAULT_SOLVER
 from .known_names import completing, machines_here, solvers
 from .parameter_types import SECONDS, TIME_METAVAR
 from .printing.log import logged
-from .printing.output import Output
+from .printing.output import Answer, Output
 from .printing.output_files import STDOUT, check_writable
 
 FILE = click.Path(path_type=Path)
@@ -244,6 +244,12 @@ def output_flags(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def answer_of(ctx: click.Context) -> Answer:
+    """Return the JSON object of the command that is being called."""
+    found = ctx.find_root().obj
+    return found if isinstance(found, Answer) else Answer()
+
+
 def output_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the output flags after the command's name, as they are before it; the command gets an `output`."""
 
@@ -251,9 +257,11 @@ def output_options(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def command(*args: Any, as_json: bool, quiet: bool, verbose: int, debug: bool, **options: Any) -> None:
         del debug  # the group has read it: errors in the command line need it too
-        before = click.get_current_context().find_root().params
+        ctx = click.get_current_context()
+        before, answer = ctx.find_root().params, answer_of(ctx)
         aside = options.get("destination") == STDOUT
-        output = Output(as_json or before.get("as_json", False), quiet or before.get("quiet", False), aside)
+        answer.wanted = as_json or before.get("as_json", False)
+        output = Output(answer.wanted, quiet or before.get("quiet", False), aside, answer)
         if aside and output.as_json:
             raise click.UsageError("--json and -o - both print on standard output: give one")
         for line in click.get_current_context().meta.get(NOTES, ()):

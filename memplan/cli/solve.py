@@ -87,7 +87,7 @@ def solve(
             loaded, graph, search=search, machine=machine, race=race, phases=phases, output=output
         )
     except InfeasibleError as error:
-        output.document(refusal_document(error))
+        output.refusal(refusal_document(error))
         if certificate_path is not None and error.problem is not None:
             # The refusal stays the command's error, whatever becomes of its proof.
             output.note(_write_refusal(error, error.problem, certificate_path, search.bound_time))

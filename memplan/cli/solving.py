@@ -409,7 +409,7 @@ def _solved(
 
 
 def refusal_document(error: InfeasibleError) -> dict[str, Any]:
-    """Return a refusal for JSON."""
+    """Return the details of a refusal for JSON."""
     least = {"budget": error.budget, "least_budget": error.least}
     minimums = {"min_memory": error.min_memory, "min_memory_once": error.min_memory_once}
     return {
@@ -419,5 +419,4 @@ def refusal_document(error: InfeasibleError) -> dict[str, Any]:
         **minimums,
         "bounds": [bound_document(bound, inf) for bound in error.bounds],
         "notes": list(error.notes),
-        "message": str(error),
     }

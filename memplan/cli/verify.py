@@ -69,7 +69,7 @@ def verify(schedule: Path, certificate_path: Path, graph_path: Path | None, outp
         # The verifier reads graphs as memplan writes them; a user's file may have units, or name defaults.
         claims = verifier.verify(document, certificate, graph_to_document(graph))
     except verifier.ClaimError as error:
-        output.document({"verified": False, "message": f"{schedule}: {error}"})
+        output.refusal({"verified": False})
         raise CheckFailedError(f"{schedule}: {error}") from None
     except verifier.SubjectError as error:
         raise MismatchError(f"{schedule}, {certificate_path}: {error}") from None

@@ -45,7 +45,7 @@ def test_a_budget_that_needs_more_says_what(plan: Plan) -> None:
         "solve", "chain.json", "--budget", "60%", "--solver", "store-all", "--allow", "offload", "--json"
     )
     assert result.exit_code == 3
-    message = json.loads(result.stdout)["message"]
+    message = json.loads(result.stdout)["error"]
     assert message.startswith("with offload allowed: no schedule within")
     assert message.endswith("there may be one with allow='recompute,offload'")
 

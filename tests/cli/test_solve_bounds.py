@@ -76,7 +76,7 @@ def test_the_minimum_memory_with_backward_once() -> None:
     assert refused.exit_code == 3
     document = json.loads(refused.stdout)
     assert (document["min_memory"], document["min_memory_once"]) == (1002, 1112)
-    assert "1,112 B" in document["message"]
+    assert "1,112 B" in document["error"]
     name = "minimum memory, backward once"
     proof = {"order": "file", "transfers": True, "backward_again": False, "form": "", "name": name}
     assert document["bounds"] == [{**proof, "by": "", "seconds": None, "gap": None}]

@@ -47,7 +47,7 @@ def test_a_file_and_a_function_have_the_figures_of_the_command() -> None:
     expected = printed("rtx3060", "--budget", "60000000", "--batch", "8,4096")
     for what in ("model.py", Path("model.py"), build):
         answer = memplan.size(what, "rtx3060", **FEW)
-        assert {**json.loads(json.dumps(answer.document())), "page": None} == expected
+        assert {**json.loads(json.dumps(answer.document())), "page": None, "command": "size"} == expected
         assert (answer.fits, answer.batch, answer.interrupted) == (True, 4096, False)
         assert str(answer).startswith(expected["answer"])
 
@@ -56,7 +56,7 @@ def test_several_gpus_have_a_row_each_and_a_page() -> None:
     prices = {"rtx3060": 0.1, "a100": 1.5}
     answer = memplan.size("model.py", ["rtx3060", "a100"], batch=8, price=prices, solver="store-all")
     expected = printed("rtx3060,a100", "--batch", "8", "--price", "rtx3060=0.1,a100=1.5")
-    assert {**json.loads(json.dumps(answer.document())), "page": None} == expected
+    assert {**json.loads(json.dumps(answer.document())), "page": None, "command": "size"} == expected
     assert [found.preset.name for found in answer.results] == ["rtx3060", "a100"]
     assert (answer.fits, answer.batch) == (True, None)
     assert repr(answer) == "<SizeAnswer of model: fits 2 of 2 GPUs>"

@@ -64,7 +64,7 @@ def test_one_gpu_has_the_figures_of_the_command(subject: Subject) -> None:
     assert found.fastest is not None
     assert (found.gpus, found.policies, found.curve) == (1, {}, [])
     document = json.loads(json.dumps(document_of(sizes)))
-    assert {**document, "page": None} == printed("store-all")
+    assert {**document, "page": None, "command": "size"} == printed("store-all")
 
 
 def test_ranks_have_the_figures_of_the_command(subject: Subject) -> None:
@@ -73,7 +73,7 @@ def test_ranks_have_the_figures_of_the_command(subject: Subject) -> None:
     assert found.fastest is not None
     assert found.rate(found.fastest) == 4 * found.fastest.batch / (found.fastest.seconds or 0.0)
     document = json.loads(json.dumps(document_of(sizes)))
-    assert {**document, "page": None} == printed("fsdp", "--ranks", 4, "--link", "pcie4")
+    assert {**document, "page": None, "command": "size"} == printed("fsdp", "--ranks", 4, "--link", "pcie4")
 
 
 def test_what_ranks_can_not_have_is_refused(subject: Subject) -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import IO, Any
 
@@ -28,6 +28,34 @@ Row = tuple[str, str]
 """A label and its text."""
 
 
+@dataclass
+class Answer:
+    """The one JSON object of a command.
+
+    command: its name, None if there is no such command. wanted: whether --json is given.
+    details: of an error that will end the command. printed: whether the object has been printed.
+    """
+
+    command: str | None = None
+    wanted: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    printed: bool = False
+
+    def print(self, document: Mapping[str, Any]) -> None:
+        """Print the object. Raises InputError."""
+        self.printed = True
+        print_whole(json.dumps({"command": self.command, **document}, allow_nan=False) + "\n")
+
+    def end(self, code: int, line: str) -> None:
+        """Print what ended the command, if an object is wanted and none has been printed.
+
+        code: the exit code. line: the error's.
+        """
+        if self.wanted and not self.printed:
+            with suppress(InputError):  # nobody reads it
+                self.print({"error": line, "exit_code": code, **self.details})
+
+
 @dataclass(frozen=True)
 class Output:
     """The output of one command.
@@ -35,11 +63,13 @@ class Output:
     as_json: print the result as one JSON object.
     quiet: print no notes and no progress.
     aside: print the result on standard error, unless quiet: standard output is for the command's file.
+    answer: the JSON object.
     """
 
     as_json: bool = False
     quiet: bool = False
     aside: bool = False
+    answer: Answer = field(default_factory=Answer)
 
     def result(self, document: Mapping[str, Any], lines: Iterable[Text]) -> None:
         """Print the result: `document` with --json, else `lines`."""
@@ -51,7 +81,11 @@ class Output:
     def document(self, document: Mapping[str, Any]) -> None:
         """Print `document` with --json, else nothing."""
         if self.as_json:
-            print_whole(json.dumps(document, allow_nan=False) + "\n")
+            self.answer.print(document)
+
+    def refusal(self, details: Mapping[str, Any]) -> None:
+        """Add details to the JSON object of the error that will end the command."""
+        self.answer.details = details
 
     def lines(self, lines: Iterable[Text]) -> None:
         """Print lines for people."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from memplan.cli.main import main
+from memplan.cli.main import COMMANDS, main
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.documents import read_document
 from memplan.graphs.files.files import load_graph, save_graph
@@ -49,7 +49,10 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def run(*words: str, code: int = 0) -> Any:
         result = CliRunner().invoke(main, [*words, "--json"])
         assert result.exit_code == code, result.stderr
-        return json.loads(result.stdout)
+        document = json.loads(result.stdout)
+        assert document["command"] == words[0]
+        assert fault(document, "plan-output") is None  # one of the commands' objects, and no other
+        return document
 
     return run
 
@@ -118,6 +121,68 @@ def test_refusals_and_shards(plan: Callable[..., Any]) -> None:
     Path("u.json").write_text(json.dumps(graph))
     plan("shard", "u.json", "--ranks", "2", "--optimizer", "adamw", "-o", "sharded.json")
     assert fault(read_document(Path("sharded.json")), "plan-graph") is None
+
+
+def test_every_other_command(plan: Callable[..., Any]) -> None:
+    save_graph(chain(6), "g.json")
+    plan("solve", "g.json", "--budget", "100%", "--solver", "store-all", "-o", "s.json")
+    plan("export", "moccasin", "g.json", "-o", "moccasin.json", "--lossy")
+    for words, part in (
+        (("env",), "env"),
+        (("solvers",), "solvers"),
+        (("instances",), "instances"),
+        (("instances", "unet"), "instance"),
+        (("machine", "--list"), "machines"),
+        (("machine", "rtx3060"), "machine"),
+        (("completion", "bash"), "completion"),
+        (("report", "s.json"), "report"),
+        (("partition", "g.json"), "partition"),
+        (("export", "moccasin", "g.json", "-o", "m.json", "--lossy"), "export"),
+        (("import", "moccasin", "moccasin.json"), "profile"),
+    ):
+        assert fault(plan(*words), "plan-output", part) is None, words
+
+
+def test_every_command_has_an_object() -> None:
+    parts = {each["$ref"].split("/")[-1] for each in SCHEMAS["plan-output"]["oneOf"]}
+    named = [SCHEMAS["plan-output"]["$defs"][part]["properties"]["command"] for part in parts - {"error"}]
+    assert {name for one in named for name in one.get("enum", [one.get("const")])} == {*COMMANDS}
+    assert SCHEMAS["plan-output"]["$defs"]["error"]["properties"]["command"]["enum"] == [*COMMANDS, None]
+
+
+ERRORS: dict[str, tuple[list[str], str | None, int]] = {
+    "no-file": (["solve", "none.json", "--budget", "1GB"], "solve", 2),
+    "unknown-command": (["sovle"], None, 2),
+    "no-command": ([], None, 2),
+    "unknown-option": (["check", "--typo"], "check", 2),
+    "no-argument": (["train"], "train", 2),
+    "no-value": (["solve", "g.json", "--budget", "nan%"], "solve", 2),
+    "unknown-solver": (["solve", "g.json", "--budget", "60%", "--solver", "rotar"], "solve", 2),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("place", ["before", "after", "variable", "table"])
+def test_an_error_is_an_object_too(
+    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_graph(chain(6), "g.json")
+    words, command, code = ERRORS[name]
+    flag = ["--json"]
+    if place == "table":
+        if command is None:
+            pytest.skip("the table is read for a command")
+        Path("pyproject.toml").write_text("[tool.memplan]\njson = true\n")
+    given = {"before": [*flag, *words], "after": [*words, *flag]}.get(place, words)
+    env = {"MEMPLAN_JSON": "1"} if place == "variable" else {}
+    result = CliRunner(env=env).invoke(main, given)
+    assert result.exit_code == code
+    document = json.loads(result.stdout)
+    assert (document["command"], document["exit_code"]) == (command, code)
+    if words:
+        assert result.stderr == f"plan: error: {document['error']}\n"
+    assert fault(document, "plan-output") is None
 
 
 @pytest.mark.scripts

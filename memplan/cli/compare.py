@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..comparison.tables import Column, Table, make_table
 from ..comparison.trial import warm_up
-from ..graphs.files.files import graph_digest, load_graph
+from ..graphs.files.files import graph_digest
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import counted, duration, format_bytes, signed
@@ -42,6 +42,7 @@ from .printing.figures import graph_row, report_document
 from .printing.output import Output, labelled, table
 from .replay import open_schedule, validate_schedule
 from .solving import Search, solve_graph
+from .splits import whole_graph
 
 _LISTED = 5
 
@@ -130,7 +131,7 @@ def compare(
     if len(files) > 1:
         raise click.UsageError("--solvers compares on one graph: `plan bench` takes several")
     file = files[0]
-    graph, machine = load_graph(file), chosen_machine(machine_path, output)
+    graph, machine = whole_graph(file, output), chosen_machine(machine_path, output)
     machine = machine or graph.machine
     found: list[_Compared] = []
     refused: list[tuple[str, InfeasibleError | NotAcceptedError]] = []

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from ..exchange.formats import FORMATS, Options, write
-from ..graphs.files.files import load_graph
 from .help import PlanCommand
 from .import_ import listed, time_unit_option
 from .options import FILE, output_options, writable_export
 from .parameter_types import DOCUMENT, Word
 from .printing.output import Output, labelled
+from .splits import whole_graph
 
 WRITTEN = [name for name, one in FORMATS.items() if one.writes]
 
@@ -39,7 +39,7 @@ def export(
     \b
     plan export moccasin graph.yaml -o instance.json
     """
-    graph = load_graph(graph_path)
+    graph = whole_graph(graph_path, output)
     lost = write(format_name, graph, destination, Options(time_unit=time_unit, lossy=lossy))
     output.result(
         {"name": graph.name, "written": str(destination), "lost": lost},

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..graphs.errors import InputError
 from ..graphs.files.documents import document_suffix, regular_size
-from ..graphs.files.files import graph_digest, load_graph
+from ..graphs.files.files import graph_digest, load_graphs
 from ..graphs.graph import Graph
 
 _HEAD_BYTES = 4096
@@ -30,7 +30,21 @@ def recorded_graph(document: object) -> tuple[str, str] | None:
 
 def is_of_digest(graph: Graph, path: Path, digest: str) -> bool:
     """Tell whether a SHA-256 is that of the graph's content, or of its file's bytes."""
-    return digest == graph_digest(graph) or digest in _file_digests(path)
+    return has_digest(graph, digest) or digest in _file_digests(path)
+
+
+def has_digest(graph: Graph, digest: str) -> bool:
+    """Tell whether a SHA-256 is that of the graph's content."""
+    return digest == graph_digest(graph)
+
+
+def load_graph_of(path: Path, document: object) -> Graph:
+    """Read that graph of a file which a schedule's document records: the whole one, or one in pieces.
+
+    If it records another, the whole one is returned. Raises InputError.
+    """
+    graphs, made_for = load_graphs(path), recorded_graph(document)
+    return next((one for one in graphs[1:] if made_for and has_digest(one, made_for[1])), graphs[0])
 
 
 def find_graph(schedule_path: Path, document: object) -> tuple[Path, Graph]:
@@ -47,7 +61,7 @@ def find_graph(schedule_path: Path, document: object) -> tuple[Path, Graph]:
     heads = {path: head for path in _documents(schedule_path) if b"plan-graph/" in (head := _head(path))}
     for path in sorted(heads, key=lambda path: name.encode() not in heads[path]):
         with suppress(InputError):  # not a graph that can be read: another may be
-            if is_of_digest(graph := load_graph(path), path, digest):
+            if is_of_digest(graph := load_graph_of(path, document), path, digest):
                 return path, graph
     raise InputError(
         f"{schedule_path} was made for the graph {name!r} (sha256 {digest[:12]}…), and no file in its folder "

@@ -22,8 +22,8 @@ FIRST = {
 
 GROUPS = {
     "Search": (
-        *("solver", "time-limit", "gap", "set", "allow", "bound-time", "start", "budgets", "seeds"),
-        *("baseline", "workers", "backend", "filter", "rerun"),
+        *("solver", "time-limit", "gap", "set", "allow", "bound-time", "start", "split-fixed", "budgets"),
+        *("seeds", "baseline", "workers", "backend", "filter", "rerun"),
     ),
     "Memory and machine": ("machine", "reserve", "static-layout", "host", "lanes", "disk", "cuda-graph"),
     "Measure or estimate": ("device", "estimate", "gpu", "compile", "split", "split-exact", "remeasure"),

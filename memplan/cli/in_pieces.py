@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..graphs.graph import Graph
 from ..planner.baseline import baseline
+from ..planner.bounds import minimum_memory
 from ..planner.budget import spelled
 from ..solvers.problem import InfeasibleError, Problem, percent
+from ..solvers.splits import fastest
 from .models import model_code
 from .next_command import command_within
-from .printing.output import Output
-from .profiling import Measurement, profile_of
+from .printing.figures import duration
+from .printing.output import Output, Row
+from .profiling import Measurement, pieces_rows, profile_of
 from .solving import Found, Search
 
 if TYPE_CHECKING:
@@ -27,18 +30,16 @@ def solve_in_pieces(
     model: str,
     measurement: Measurement,
     search: Search,
-    solve: Callable[[Graph, int], Found],
+    solve: Callable[[Graph], Found],
     output: Output,
 ) -> tuple[Graph, Found]:
     """Measure a model, and return the graph, whole or with regions in pieces, that has the fastest schedule.
-
-    solve: solves a graph. It takes the peak of the baseline with whole operations, of which shares are.
 
     Raises MemplanError.
     """
     from ..profiling.profile.profile import made_within
     from ..tracing.output_layouts import residents
-    from ..training.plans.splits import fastest, split_programs
+    from ..training.plans.splits import split_programs
 
     budget = measurement.within
     assert budget is not None
@@ -64,7 +65,7 @@ def solve_in_pieces(
 
     def solved(graph: Graph, _split: Split | None) -> tuple[float, tuple[Graph, Found]]:
         tried.append(None)
-        tried[-1] = found = solve(graph, peak)
+        tried[-1] = found = solve(graph)
         return found.solution.figures.time, (graph, found)
 
     try:
@@ -75,6 +76,32 @@ def solve_in_pieces(
                 error.advise(NOTHING_EXACT)
             _advise(error, one.program, one.graph, search)
         raise
+
+
+def graphs_with_splits(model: str, measurement: Measurement, output: Output) -> tuple[Graph, list[Graph]]:
+    """Measure a model, and return its graph, and those with regions in more and more pieces.
+
+    Raises MemplanError.
+    """
+    from ..tracing.output_layouts import residents
+    from ..training.plans.splits import split_programs
+
+    one = profile_of(model, measurement, output)
+    splits: list[Graph] = []
+    with model_code(model, measurement.device), output.status("profiling pieces"):
+        exact = one.exactness() if measurement.exact else None
+        tensors = residents(one.program, one.iteration)
+        for found, measured in split_programs(one.program, one.measurements, tensors, None, exact):
+            splits.append(one.in_pieces(found, measured, exact=measurement.exact))
+    return one.graph, splits
+
+
+def splits_rows(splits: Sequence[Graph]) -> Iterator[Row]:
+    """Yield a row for each split: its minimum memory, and the time of its operations."""
+    for number, graph in enumerate(splits, 1):
+        seconds, least = duration(float(graph.operations.time.sum())), spelled(minimum_memory(graph))
+        pieces = pieces_rows(graph.source)[0][1]
+        yield f"split {number}", f"{seconds}, needs {least} at least; {pieces}"
 
 
 def advise_pieces(
@@ -101,9 +128,3 @@ def _advise(error: InfeasibleError, program: Program, graph: Graph, search: Sear
     words = [word for word in sys.argv if word != "--split-exact"]
     line = command_within(share if error.peak is not None else f"{size}B", words)
     error.advise(clause if line is None else f"{clause}: {line} --split")
-
-
-def of_shares(source: Any) -> int | None:
-    """Return the peak of which shares of a graph in pieces are, bytes; None for a whole graph."""
-    within = source.get("within")
-    return within.get("peak") if isinstance(within, dict) else None  # pyright: ignore

@@ -14,7 +14,7 @@ from ..solvers.problem import InfeasibleError
 from .exits import Exit
 from .export_views import subject_of, write_view
 from .help import PlanCommand
-from .in_pieces import advise_pieces, of_shares, solve_in_pieces
+from .in_pieces import advise_pieces, solve_in_pieces
 from .measured_before import graph_measured_before
 from .next_command import next_rows
 from .options import FILE, chosen_machine, folder_argument, output_options
@@ -97,7 +97,7 @@ def optimize(
         written.tell()
         graph_line = written.row("graph")
 
-    def solve(graph: Graph, peak: int | None) -> Found:
+    def solve(graph: Graph) -> Found:
         return solve_graph(
             graph,
             graph_to.path,
@@ -106,19 +106,18 @@ def optimize(
             race=Incumbent(),
             phases=phases,
             output=output,
-            peak=peak,
         )
 
     try:
         if graph is not None:
-            found = solve(graph, of_shares(graph.source))
+            found = solve(graph)
         elif measurement.within is not None:
             graph, found = solve_in_pieces(model, measurement, search, solve, output)
             save(graph)
         else:
             graph = make_graph(model, measurement, output)
             save(graph)
-            found = solve(graph, None)
+            found = solve(graph)
     except InfeasibleError as error:
         if graph is not None and measurement.whole:
             advise_pieces(error, graph, model, measurement, search)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable
+from fractions import Fraction
 from functools import wraps
 from math import inf
 from pathlib import Path
@@ -107,6 +108,15 @@ def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None
         return budget
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+ANY = Budget("any", percent=Fraction(100))
+"""A budget that stands for all there may be."""
+
+
+def pieces_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
+    """Parse a budget, or `any`; a callback for click."""
+    return ANY if text == ANY.text else budget_argument(ctx, param, text)
 
 
 def reserve_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:

@@ -34,6 +34,7 @@ from .options import (
 )
 from .parameter_types import DOCUMENT
 from .printing.output import Output, table
+from .splits import whole_graph
 
 BARS = 30
 """Columns of the longest bar."""
@@ -98,7 +99,7 @@ def pareto(
         output.note(f"{len(rows)} budgets are in {destination} already")
     if destination:
         prepare(destination)
-    min_memory, interrupted = minimum_memory(load_graph(graph)), False
+    min_memory, interrupted = minimum_memory(whole_graph(graph, output)), False
     asked = _given(on, rows, budgets) if budgets else _chosen(on, rows, count, min_memory)
     try:
         with output.status("solving") as report:

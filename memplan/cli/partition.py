@@ -14,7 +14,6 @@ from ..graphs.clusters.clusters import Cluster, Partition
 from ..graphs.clusters.dot import dot
 from ..graphs.clusters.interface import Spans
 from ..graphs.errors import InputError
-from ..graphs.files.files import load_graph
 from ..graphs.partition.partition import ALPHA, LOWER, TOLERANCE, TOP
 from ..graphs.partition.partition import partition as partition_of
 from ..graphs.units import format_bytes
@@ -24,6 +23,7 @@ from .options import FILE, output_options, writable_as
 from .parameter_types import DOCUMENT
 from .printing.figures import graph_row
 from .printing.output import Output, labelled, table
+from .splits import whole_graph
 
 Row = dict[str, Any]
 
@@ -76,7 +76,7 @@ def partition(
     \b
     plan partition graph.yaml
     """
-    graph = load_graph(graph_path)
+    graph = whole_graph(graph_path, output)
     try:
         found = partition_of(graph, top=top, lower=lower, alpha=alpha, tolerance=tolerance)
     except InputError as error:

@@ -194,7 +194,9 @@ def pieces_rows(source: Any) -> list[Row]:
         if "accuracy" in source:
             exact = f"error {source['accuracy']:.2f} of eager's own"
         count = sum(len(region["operations"]) for region in regions.values())
-        return [("in pieces", f"{count} operations in {len(regions)}, {exact}")]
+        pieces = " and ".join(str(region["pieces"]) for region in regions.values())
+        where = "a region" if len(regions) == 1 else f"{len(regions)} regions"
+        return [("in pieces", f"{count} operations in {where} of {pieces} pieces, {exact}")]
     if (asked := asked_within(source)) is not None:
         return [("in pieces", f"none: for {asked} it is of no use, or what needs most does not split")]
     return []

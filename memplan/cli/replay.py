@@ -16,7 +16,7 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.addresses.addresses import rows_of
 from ..planner.addresses.layout import Layout
-from ..planner.baseline import baseline, baseline_schedule
+from ..planner.baseline import baseline, baseline_schedule, whole_baseline
 from ..planner.bounds import least_memory, time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
@@ -25,7 +25,7 @@ from ..planner.schedule.file import FORMAT, SHARDED_FORMAT, ScheduleFile, schedu
 from ..planner.simulator.simulate import Figures, Replay, simulate
 from ..planner.variants import runnable
 from .exits import CheckFailedError
-from .find_graph import find_graph, is_of_digest, recorded_graph
+from .find_graph import find_graph, is_of_digest, load_graph_of, recorded_graph
 from .printing.output import Output
 
 TOLERANCE = 1e-6
@@ -101,10 +101,10 @@ def open_schedule(
         output.note(f"graph: {graph_path}")
         file = schedule_from_document(document, graph, str(schedule_path))
     else:
-        read_schedule_document(schedule_path)  # a file of another kind is refused before the graph is read
-        graph = load_graph(graph_path)
+        # A file of another kind is refused before the graph is read.
+        graph = load_graph_of(graph_path, read_schedule_document(schedule_path))
         file = schedule_of_graph(schedule_path, graph, graph_path)
-    baseline_figures = baseline(graph)
+    baseline_figures = whole_baseline(graph)
     if budget is not None:
         budget.check_meant(least_memory(graph))
     return Held(

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..graphs.errors import InputError
-from ..graphs.files.files import load_graph, save_graph
+from ..graphs.files.files import save_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.machines.networks import network_rows, replicas_document
@@ -26,6 +26,7 @@ from .parameter_types import DOCUMENT, Word
 from .printing.figures import graph_row
 from .printing.output import Output, labelled
 from .printing.output_files import destination_of, write_out
+from .splits import whole_graph
 
 _LINK = "nvlink"
 """Network between ranks, if nobody says otherwise."""
@@ -73,7 +74,7 @@ def shard(
     plan solve sharded.yaml --budget 8GiB -o schedule.json
     """
     network, to = chosen_network(options), destination_of(destination, graph_path, ".sharded.json")
-    graph, given = load_graph(graph_path), chosen_machine(machine_path, output)
+    graph, given = whole_graph(graph_path, output), chosen_machine(machine_path, output)
     peers = network.peers(given and given.links.peers, _LINK)
     if (machine := given or graph.machine) is not None:
         graph = replace(graph, machine=network.machine_of_rank(machine, peers))

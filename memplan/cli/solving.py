@@ -18,7 +18,7 @@ from ..graphs.folders.private import PrivateFolder
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
-from ..planner.baseline import baseline
+from ..planner.baseline import whole_baseline
 from ..planner.bounds import least_memory
 from ..planner.budget import Budget, device_budget, spelled
 from ..planner.report import Report
@@ -267,24 +267,21 @@ def solve_graph(
     race: Incumbent,
     phases: Phases,
     output: Output,
-    *,
-    peak: int | None = None,
 ) -> Found:
     """Solve a graph, and show the progress.
 
     name: the file of the graph, for errors.
     machine: the graph's, or that of --machine.
     race: receives schedules and bounds as they are found.
-    peak: bytes of which a share is as budget; None for the baseline's of this graph.
 
     Raises InputError, NotAcceptedError, InfeasibleError.
     """
     with phases.of("simulating the baseline"):
-        reference = baseline(graph)
+        reference = whole_baseline(graph)
     budget = search.budget
     if budget is not None:
         budget.check_meant(least_memory(graph))
-    peak = reference.peak if peak is None else peak
+    peak = reference.peak
     wanted = _within(machine, budget, peak, graph.resident_bytes, output)
     if wanted is None:
         raise InputError(f"{name} names no device capacity: give a --budget, like 12GB or 60%")

@@ -10,13 +10,12 @@ import click
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.files.documents import read_document
 from ..graphs.files.fields import mapping
-from ..graphs.files.files import load_graph
 from ..graphs.files.kinds import check_format
 from ..graphs.files.write import graph_to_document
 from ..planner.budget import spelled
 from ..planner.certificates import verify as verifier
 from .exits import CheckFailedError
-from .find_graph import find_graph
+from .find_graph import find_graph, load_graph_of
 from .help import PlanCommand
 from .options import graph_option, output_options
 from .parameter_types import DOCUMENT
@@ -64,7 +63,10 @@ def verify(schedule: Path, certificate_path: Path, graph_path: Path | None, outp
         )
     if of_graph:
         graph_path = schedule
-    graph = find_graph(schedule, document)[1] if graph_path is None else load_graph(graph_path)
+    if graph_path is None:
+        graph = find_graph(schedule, document)[1]
+    else:
+        graph = load_graph_of(graph_path, certificate["refused"] if of_graph else document)
     try:
         # The verifier reads graphs as memplan writes them; a user's file may have units, or name defaults.
         claims = verifier.verify(document, certificate, graph_to_document(graph))

@@ -7,7 +7,9 @@ network that takes no time.
 
 from __future__ import annotations
 
-from math import fsum, inf
+from dataclasses import replace
+from math import fsum, inf, isfinite
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +21,9 @@ from .residency.residency import Residency
 from .schedule.schedule import Schedule
 from .schedule.sequence import in_default_mode, schedule_of
 from .simulator.simulate import Figures, simulate
+
+WHOLE = "whole"
+"""Key in the `source` of a graph with regions in pieces: time and peak of the baseline without them."""
 
 _schedules: WeakKeyDictionary[Graph | Structure, Schedule] = WeakKeyDictionary()
 _known: WeakKeyDictionary[Graph, Figures] = WeakKeyDictionary()
@@ -42,6 +47,27 @@ def baseline(graph: Graph) -> Figures:
             schedule, size = baseline_schedule(graph), _known[graph].peak
             _known[graph] = simulate(graph, schedule, budget=size, machine=Machine()).figures
     return _known[graph]
+
+
+def whole_baseline(graph: Graph) -> Figures:
+    """Return time and peak of the baseline with whole operations, for a graph that has regions in pieces.
+
+    Such a graph records them in its `source`; for any other they are those of its own baseline.
+    """
+    found = baseline(graph)
+    recorded: Any = graph.source.get(WHOLE)
+    if not isinstance(recorded, dict):
+        return found
+    time, peak = recorded.get("time"), recorded.get("peak")  # pyright: ignore
+    if isinstance(time, int | float) and isfinite(time) and time > 0 and isinstance(peak, int) and peak > 0:
+        return replace(found, time=float(time), peak=peak)
+    return found
+
+
+def whole_document(graph: Graph) -> dict[str, Any]:
+    """Return what the `source` of a graph with regions of this one in pieces says of its baseline."""
+    found = baseline(graph)
+    return {WHOLE: {"time": found.time, "peak": found.peak}}
 
 
 def any_size(graph: Graph) -> Machine:

@@ -116,3 +116,21 @@ def test_it_is_measured_anew_for_another_budget(model: str) -> None:
 )
 def test_what_does_not_go_with_it(model: str, words: tuple[str, ...], line: str) -> None:
     assert line in call(words[0], model, *words[1:], status=2).stderr
+
+
+@pytest.mark.parametrize("option", ["--split", pytest.param("--split-exact", marks=pytest.mark.scripts)])
+def test_one_profile_has_a_plan_for_every_budget(model: str, option: str) -> None:
+    profiled = call("profile", model, option, "any", "-o", "g.json").stdout
+    assert "split 1 " in profiled
+    whole = json.loads(call("profile", model, "-o", "w.json", "--json").stdout)["baseline_peak"]
+    peaks: list[int] = []
+    for share in ("100%", "60%", "35%") if option == "--split" else ("100%", "60%"):
+        found = json.loads(call("solve", "g.json", "--budget", share, "-o", "s.json", "--json").stdout)
+        assert found["baseline_peak"] == whole
+        ran = json.loads(call("run", "s.json", "--model", model, "--json").stdout)
+        assert ran["equal"] is True
+        assert ran["measured"]["peak"] == found["peak"]
+        peaks.append(found["peak"])
+    assert peaks[-1] <= 0.62 * whole
+    assert peaks == sorted(peaks, reverse=True)
+    assert "of the baseline's peak" in call("solve", "g.json", "--budget", "5%", status=3).stderr

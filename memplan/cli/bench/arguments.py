@@ -19,6 +19,7 @@ from ...planner.budget import Budget, parse_budget
 from ...solvers.registry import run as registry
 from ..options import with_gap
 from ..printing.output import Output
+from ..splits import whole_graph
 
 BASELINES = {"torch": ("torch-partitioner", "layer-checkpoint")}
 """Techniques of PyTorch without memplan, as solvers."""
@@ -118,6 +119,8 @@ def instances(paths: Iterable[Path], output: Output) -> list[Instance]:
         files += inside
         if others:
             output.note(f"not graphs, left out: {', '.join(map(str, others))}")
+    for path in files:
+        whole_graph(path, output)  # says which splits are left out
     return [instance(path) for path in files]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -12,22 +13,44 @@ from typing import Any, cast
 from ..errors import InputError
 from ..graph import Graph
 from .documents import document_suffix, read_document, write_document
+from .fields import Row
 from .read import graph_from_document
+from .splits import SPLITS, splits_from_document, splits_to_document
 from .write import graph_to_document, rows_of
 
 _ROWS_AT_A_TIME = 1000
 
 
 def load_graph(path: str | Path) -> Graph:
-    """Read a plan-graph/1 or 2. Raises InputError: one line with the file, the place and the fault."""
+    """Read a plan-graph/1 or 2, without its splits.
+
+    Raises InputError: one line with the file, the place and the fault.
+    """
     path = Path(path)
     return graph_from_document(read_document(path), str(path))
 
 
-def save_graph(graph: Graph, path: str | Path) -> None:
+def load_graphs(path: str | Path) -> list[Graph]:
+    """Read a plan-graph/1 or 2, and after it its splits: the same iteration with regions in pieces.
+
+    Raises InputError: one line with the file, the place and the fault.
+    """
+    path = Path(path)
+    document = read_document(path)
+    graph = graph_from_document(document, str(path))
+    return [graph, *splits_from_document(cast("Row", document), str(path))]
+
+
+def save_graph(graph: Graph, path: str | Path, splits: Sequence[Graph] = ()) -> None:
     """Write a plan-graph/1, or 2 if ranks communicate, in the format of the suffix; the same graph gives
-    the same bytes."""
-    write_document(graph_to_document(graph), Path(path))
+    the same bytes.
+
+    splits: the same iteration with regions in pieces.
+    """
+    document = graph_to_document(graph)
+    if splits:
+        document[SPLITS] = splits_to_document(graph, splits)
+    write_document(document, Path(path))
 
 
 def graph_digest(graph: Graph) -> str:

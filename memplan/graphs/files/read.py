@@ -44,7 +44,7 @@ _OPERATION_FIELDS = (
 _SHARDED_OPERATION_FIELDS = _OPERATION_FIELDS[0], (*_OPERATION_FIELDS[1], "queue")
 _QUEUES = {"compute": False, "comm": True}
 _MODE_FIELDS = (), ("time", "launch", "workspace", "writes", "reads_host", "writes_host", "on")
-_GRAPH_FIELDS = ("format", "name", "tensors", "operations", "results"), ("source", "machine")
+_GRAPH_FIELDS = ("format", "name", "tensors", "operations", "results"), ("source", "machine", "splits")
 _PLACES = {"device": False, "host": True}
 
 

@@ -21,7 +21,7 @@ from ...devices.measuring.measure import Measurement
 from ...graphs.graph import Graph
 from ...model.file import ModelFile, load_model_file
 from ...model.iteration import Iteration, on_device
-from ...planner.baseline import baseline
+from ...planner.baseline import baseline, whole_document
 from ...planner.budget import Budget
 from ...program.graph import Cost, graph_of
 from ...program.program import Operation, Program
@@ -56,7 +56,12 @@ class Profile(NamedTuple):
         exact: they have the bits of the whole, so their accuracy needs no iteration.
         """
         graph = graph_from(found.program, measurements, name=self.graph.name)
-        source = {**graph.source, **self.graph.source, **found.source(exact=exact)}
+        source = {
+            **graph.source,
+            **self.graph.source,
+            **found.source(exact=exact),
+            **whole_document(self.graph),
+        }
         if not exact:
             kernels = found.kernels
             source["accuracy"] = accuracy(self.iteration, self.program, found.program, kernels).ratio

@@ -32,6 +32,7 @@ from ...solvers.incumbent import Incumbent, gap
 from ...solvers.problem import InfeasibleError, Problem, Status
 from ...solvers.registry.kept import keep_for_retry, kept_schedule
 from ...solvers.registry.run import solve_or_unpin as solve
+from ...solvers.splits import fastest
 from ...torch_support.unsupported import warn_user
 from ...tracing.output_layouts import residents
 from ...updates.state import count_bytes
@@ -41,7 +42,7 @@ from .infeasible import ABOUT, explain, name_smallest
 from .loop_memory import LoopMemory, StepInfeasibleError
 from .old_gradients import machine_for, may_pay, pays
 from .plan_cache import Plan
-from .splits import fastest, smallest_in_pieces, split_programs
+from .splits import smallest_in_pieces, split_programs
 from .training_log import TrainingLog
 
 _log = logging.getLogger(__name__)

@@ -5,10 +5,8 @@ The first has the fewest regions and pieces; each later one needs less memory an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from math import inf
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,20 +18,11 @@ from ...profiling.splitting.exact import Exactness
 from ...profiling.splitting.split import Split
 from ...program.graph import Cost, graph_of
 from ...program.program import Program
-from ...solvers.problem import InfeasibleError, NotAcceptedError
 
 SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.0)
 """Goals for the largest operation, as shares of the budget without what is there all the time. The last is
 that of as many pieces as there can be: what they need does not depend on the budget.
 """
-
-NOTHING_TO_GAIN = 1.005
-"""Time of a plan, over that of its operations, up to which pieces or more of them can't make it faster."""
-
-WORTH_ROUNDING = 1.03
-"""How much faster a plan with pieces must be than one with eager PyTorch's bits."""
-
-Result = TypeVar("Result")
 
 
 class SplitProgram(NamedTuple):
@@ -47,17 +36,19 @@ def split_programs(
     program: Program,
     measured: Sequence[Measurement],
     tensors: Mapping[int, Tensor],
-    room: int,
+    room: int | None,
     exact: Exactness | None,
 ) -> Iterator[SplitProgram]:
     """Yield programs whose largest operation is smaller and smaller.
 
     measured: costs of the whole program's operations, in order.
     tensors: those of inputs, buffers and constants, by value.
-    room: bytes of the budget besides what is there all the time.
+    room: bytes of the budget besides what is there all the time; None for those that the largest operation
+        needs, so that there is a program for any budget.
     exact: tells which regions come out bitwise; None if they need not.
     """
     choice = Choice(program, measured, exact)
+    room = choice.largest if room is None else room
     before: Mapping[str, int] = {}
     for share in SHARES:
         found = choice.within(int(share * room))
@@ -65,52 +56,6 @@ def split_programs(
         if found is not None and pieces != before:
             before = pieces
             yield SplitProgram(found, measured_pieces(program, measured, found, tensors))
-
-
-def fastest(
-    whole: Graph,
-    in_pieces: Iterable[tuple[Graph, Split]],
-    solve: Callable[[Graph, Split | None], tuple[float, Result]],
-    *,
-    exact: bool,
-) -> Result:
-    """Return what solving makes of the graph with the fastest schedule: the whole one, or one in pieces.
-
-    More pieces take longer, and leave more room to what else a plan keeps: they are tried as long as that
-    makes it faster.
-
-    in_pieces: graphs with more and more pieces, made as they are asked for.
-    solve: returns the seconds of a graph's schedule, and what is to be returned of it.
-    exact: pieces have the bits of the whole, so that any gain is worth them.
-
-    Raises InfeasibleError, that of the smallest budget.
-    """
-    best: tuple[float, Result] | None = None
-    refusal: InfeasibleError | None = None
-    for graph, split in chain([(whole, None)], in_pieces):
-        fewest = float(graph.operations.time.sum())
-        if best is not None and fewest >= best[0]:
-            break  # more pieces take longer, even with nothing recomputed
-        try:
-            seconds, result = solve(graph, split)
-        except InfeasibleError as error:
-            if refusal is None or (error.smallest or inf) <= (refusal.smallest or inf):
-                refusal = error
-            continue
-        except NotAcceptedError:
-            if split is None:
-                raise
-            continue  # a solver of chains may not take a graph with regions
-        rated = seconds * (1.0 if split is None or exact else WORTH_ROUNDING)
-        if best is not None and rated >= best[0]:
-            break
-        best = rated, result
-        if seconds <= NOTHING_TO_GAIN * fewest:
-            break
-    if best is None:
-        assert refusal is not None
-        raise refusal
-    return best[1]
 
 
 def smallest_in_pieces(program: Program, graph: Graph, exact: Exactness | None = None) -> Graph | None:

@@ -23,7 +23,7 @@ SLACK = 60
 MOST_CODE, LONG, MOST_LONG = 400, 450, 4
 """Code lines of a file; lines of a long file; long files."""
 ALONE = "planner/certificates/verify.py"
-MOST_ALONE = 600
+MOST_ALONE = 610
 """A program of one file, which runs without memplan, may have so many code lines."""
 LONG_FILES = {
     ALONE: "it imports nothing of memplan, so that who does not trust memplan reads one file",

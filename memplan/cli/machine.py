@@ -257,6 +257,9 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
         yield from network_rows(machine.links.peers)
     for group in machine.shared:
         yield "take turns", ", ".join(group)
+    for joint in machine.joint_rates:
+        slots = f", {joint.slots} slots" if joint.slots > 1 else ""
+        yield "in all", f"{', '.join(joint.links)}: {format_rate(joint.rate)}{slots}"
     for place in ("device", "host"):
         value = getattr(machine.updates, place)
         if value is not None:

@@ -255,15 +255,35 @@ class Tier:
 
 
 @dataclass(frozen=True)
+class JointRate:
+    """Links that cross one resource, and the bytes/s that it carries of all of them together.
+
+    A copy holds its link for its seconds, and the resource for a part of them: the link's rate over this one.
+
+    links: by the names of machine files. slots: devices whose copies the resource carries at once (a switch,
+    a root complex, host memory).
+    """
+
+    links: tuple[str, ...]
+    rate: float
+    slots: int = 1
+
+    def part(self, rate: float) -> float:
+        """Return the part of a copy's seconds for which a link of this rate holds the resource."""
+        return min(1.0, rate / self.rate)
+
+
+@dataclass(frozen=True)
 class Hierarchy:
     """All memories of a machine in a row, the device first.
 
-    peers: the network to the other ranks, None if there is none. shared: see `Machine`.
+    peers: the network to the other ranks, None if there is none. shared, joint_rates: see `Machine`.
     """
 
     tiers: tuple[Tier, ...]
     peers: Peers | None = None
     shared: tuple[tuple[str, ...], ...] = ()
+    joint_rates: tuple[JointRate, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tiers)
@@ -276,7 +296,7 @@ class Hierarchy:
         """Return the row with at least so many memories; those that the machine lacks hold nothing."""
         missing = range(len(self.tiers), memories)
         added = (Tier(f"memory {place}", capacity=0) for place in missing)
-        return Hierarchy((*self.tiers, *added), self.peers, self.shared)
+        return replace(self, tiers=(*self.tiers, *added))
 
 
 @dataclass(frozen=True)
@@ -301,7 +321,7 @@ class Machine:
     nothing is pinned, and the links have their pageable rates; see `without_pinned`. disk_name: what the
     memory below the host is called. deeper: the memories below that, in a row. shared: groups of links, by
     the names of machine files, that take turns, as they share one resource; `cpu` stands for work on the
-    CPU.
+    CPU. joint_rates: resources that carry several links at once, up to a rate.
     """
 
     device_capacity: int | None = None
@@ -314,6 +334,7 @@ class Machine:
     disk_name: str = "disk"
     deeper: tuple[Tier, ...] = ()
     shared: tuple[tuple[str, ...], ...] = ()
+    joint_rates: tuple[JointRate, ...] = ()
 
     @cached_property
     def hierarchy(self) -> Hierarchy:
@@ -328,6 +349,7 @@ class Machine:
             ),
             links.peers,
             self.shared,
+            self.joint_rates,
         )
 
     @property

@@ -282,6 +282,8 @@ def _restricted_machine(machine: Machine, allowed: tuple[Technique, ...]) -> Mac
             disk_capacity=0,
             links=Links(peers=machine.links.peers),
             updates=machine.updates,
+            shared=machine.shared,
+            joint_rates=machine.joint_rates,
         )
     if "disk" not in allowed:
         links = Links(machine.links.d2h, machine.links.h2d, peers=machine.links.peers)

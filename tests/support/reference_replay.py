@@ -219,8 +219,17 @@ class Walk:
         self.free["peers"] = 0.0
         for above, below in pairwise(self.memories):
             self.free[above, below] = self.free[below, above] = 0.0
-        self.shared = {self._named(name): group for group in self.machine.shared for name in group}
-        self.free.update(dict.fromkeys(map(str, self.shared.values()), 0.0))
+        self.resources: dict[Queue, list[tuple[str, float]]] = {}
+        for group in self.machine.shared:
+            for name in group:
+                self.resources.setdefault(self._named(name), []).append((str(group), 1.0))
+        for number, joint in enumerate(self.machine.joint_rates):
+            for name in joint.links:
+                link = self._link_named(name)
+                if link is not None:
+                    resource = f"{number} {joint}", link.rate / joint.rate
+                    self.resources.setdefault(self._named(name), []).append(resource)
+        self.free.update(dict.fromkeys((of for row in self.resources.values() for of, _part in row), 0.0))
         self.least_bytes = {m: self.live_bytes(m) for m in self.memories}
         self.peak = dict(self.least_bytes)
         self.pinned_limit = min(self.limit[HOST], inf if self.machine.pinned is None else self.machine.pinned)
@@ -236,9 +245,20 @@ class Walk:
         lower = [each.name for each in self.tiers].index(tier)
         return (lower - 1, lower) if way == "write" else (lower, lower - 1)
 
-    def turns(self, queue: Queue) -> Queue:
-        """What the queue has to itself, or shares with others in turns."""
-        return str(self.shared[queue]) if queue in self.shared else queue
+    def _link_named(self, name: str) -> Link | None:
+        if name == "peers":
+            return self.machine.links.peers
+        source, target = self._named(name)
+        return self.tiers[target].write if source < target else self.tiers[source].read
+
+    def turns(self, queue: Queue) -> list[tuple[Queue, float]]:
+        """What a step holds: its queue, and each resource that the queue shares, for a part of its time."""
+        return [(queue, 1.0), *self.resources.get(queue, [])]
+
+    def hold(self, queue: Queue, start: float, seconds: float) -> float:
+        for resource, part in self.turns(queue):
+            self.free[resource] = start + part * seconds
+        return start + seconds
 
     def _capacity(self, memory: int) -> float:
         capacity = self.tiers[memory].capacity
@@ -518,9 +538,9 @@ class Walk:
         if queue == "peers":  # what is issued comes after all that the compute queue was given before
             waits.append(self.free["compute"])
             launched = launched if mode.launch else 0.0
-        lane = self.turns(queue)
-        start = max([self.free[lane], self.fence, launched, *waits])
-        end = self.free[lane] = start + mode.time
+        held = (self.free[resource] for resource, _part in self.turns(queue))
+        start = max([*held, self.fence, launched, *waits])
+        end = self.hold(queue, start, mode.time)
         there = {x for x, place in outputs if self.present(x, place)}
         for x, place in outputs:
             if not self.present(x, place):
@@ -564,8 +584,8 @@ class Walk:
         size = self.tensors[x].bytes
         queue: Queue = "peers" if x in self.spread else (source, target)
         passing = size - (size + self.ranks - 1) // self.ranks if x in self.spread else size
-        lane = self.turns(queue)
-        start = max([self.free[lane], self.fence, *waits])
+        held = (self.free[resource] for resource, _part in self.turns(queue))
+        start = max([*held, self.fence, *waits])
         seconds, latency = seconds_of(link, passing), link.latency
         if isinstance(link, Peers) and target == HOST and link.replicas:
             # A share is all-reduced: a ring passes it round twice, less one replica's part each time.
@@ -580,7 +600,7 @@ class Walk:
             start = former.start
         elif x in self.spread:
             former = self.collective = Collective(step.verb, set(), start, seconds)
-        end = self.free[lane] = former.end if former else start + seconds
+        end = self.hold(queue, start, former.seconds if former else seconds)
         if not there:
             self.copies[x, target] = Copy(set(), 0, pinned=pinned > 0)
         made = self.copies[x, target]

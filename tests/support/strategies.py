@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
-from memplan.graphs.machine import Link, Links, Machine, Peers, Replicas, Tier
+from memplan.graphs.machine import JointRate, Link, Links, Machine, Peers, Replicas, Tier
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.clock import resources
 from random_schedules import chance, random_initial, random_schedule
@@ -163,7 +163,15 @@ def with_shared(random: Random, machine: Machine) -> Machine:
     random.shuffle(names)
     first = random.randint(2, len(names))
     groups = [names[:first], names[first : first + random.randint(2, 3)]]
-    return replace(machine, shared=tuple(tuple(group) for group in groups if len(group) > 1))
+    apart = Random(" ".join(names))  # drawn apart: cases that are named by their seed stay
+    joint_rates: list[JointRate] = []
+    if chance(apart, 0.5):  # a link in several groups, and resources that carry several links at once
+        groups = [apart.sample(names, apart.randint(2, 3)) for _ in range(apart.randint(1, 3))]
+        for _ in range(apart.randint(0, 2)):
+            members = [name for name in apart.sample(names, apart.randint(2, 4)) if name != "cpu"]
+            joint_rates.append(JointRate(tuple(members), apart.choice((1.0, 2.0, 4.0)) * max(RATES)))
+    shared = tuple(tuple(group) for group in groups if len(group) > 1)
+    return replace(machine, shared=shared, joint_rates=tuple(joint_rates))
 
 
 def with_memories(random: Random, machine: Machine, memories: int) -> Machine:

@@ -19,9 +19,9 @@ memories:
   - {name: cxl, capacity: 256GB, write: 30e9, read: {rate: 32e9, latency: 1us}}
   - {name: disk, capacity: 4TB, write: 2e9, read: 3e9}    # write: from the memory above; read: to it
 
-Links that share a resource take turns, if a list says so (`cpu` stands for work on the CPU):
+Links that share a resource (shared.py; `cpu` stands for work on the CPU): in turns, or up to a rate:
 
-shared: [[d2h, h2d], [disk_write, disk_read]]
+shared: [[disk_write, disk_read], {links: [d2h, h2d], rate: 40GB/s}]
 
 A file may have a section `gpu`, the figures from which operations are estimated where --gpu names the file:
 graphs/machines/gpus.py reads it.
@@ -41,6 +41,7 @@ from ..machine import MOST_MEMORIES, Link, Links, Machine, Memory, Peers, Replic
 from ..units import FEW_BYTES, SLOW_RATE, bare_number, check_rate_unit, parse_rate, parse_seconds
 from .documents import read_document, write_document
 from .fields import Row, check_fields, mapping, sequence, size, text, twice
+from .shared import check_joint_rates, joint_rows, shared_document, shared_of
 
 _LINKS = ("d2h", "h2d", "disk_read", "disk_write", "peers")
 _MOST_RANKS = 1 << 20
@@ -78,6 +79,8 @@ def _check_meant(document: Row) -> None:
     if "replicas" in peers:
         rows["replicas"] = peers["replicas"]
     rows |= {f"{tier['name']}.{way}": tier[way] for tier in tiers for way in ("write", "read") if way in tier}
+    for joint in joint_rows(document):
+        rows[f"shared {', '.join(joint['links'])}"] = joint["rate"]
     for name, row in rows.items():
         link: Row = cast(Row, row) if isinstance(row, dict) else {"rate": row}
         for field in ("rate", "pageable"):
@@ -112,6 +115,7 @@ def machine_from_document(document: object) -> Machine:
     links = _fields(row, "links", _LINKS)
     updates = _fields(row, "updates", _UPDATES)
     disk, *deeper = _below_host(row, links)
+    shared, joint_rates = shared_of(row, [disk, *deeper])
     machine = Machine(
         device_capacity=_capacity(row.get("device"), "device"),
         host_capacity=_capacity(row.get("host"), "host"),
@@ -127,26 +131,12 @@ def machine_from_document(document: object) -> Machine:
         pinned=_capacity(row.get("host"), "host", "pinned"),
         disk_name=disk.name,
         deeper=tuple(deeper),
-        shared=_shared(row, [disk, *deeper]),
+        shared=shared,
+        joint_rates=joint_rates,
     )
+    check_joint_rates(machine)
     # Without pinned memory the links have their pageable rates, as far as these are known.
     return (machine.without_pinned() if machine.pinned == 0 else None) or machine
-
-
-def _shared(row: Row, below: list[Tier]) -> tuple[tuple[str, ...], ...]:
-    """Parse the groups of links that take turns. below: the memories below the host."""
-    tiers = [f"{tier.name}_{way}" for tier in below for way in ("write", "read")]
-    known = ("d2h", "h2d", *tiers, "peers", "cpu")
-    groups = [sequence(each, "shared") for each in sequence(row.get("shared") or [], "shared")]
-    for group in groups:
-        if len(group) < 2:
-            raise ValueError(f"field 'shared': {group} is no group: list two links or more, like [d2h, h2d]")
-        if unknown := [name for name in group if name not in known]:
-            raise ValueError(f"field 'shared': {unknown[0]!r} is not one of {', '.join(known)}")
-    names = [name for group in groups for name in group]
-    if len(set(names)) < len(names):
-        raise ValueError(f"field 'shared': {twice(names)!r} stands twice: a link is in one group")
-    return tuple(map(tuple, groups))
 
 
 def _below_host(row: Row, links: Row) -> list[Tier]:
@@ -201,8 +191,8 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
         document["links"] = known
     if known := {name: rate for name, rate in updates.items() if rate is not None}:
         document["updates"] = known
-    if machine.shared:
-        document["shared"] = [list(group) for group in machine.shared]
+    if shared := shared_document(machine):
+        document["shared"] = shared
     return document
 
 
@@ -232,6 +222,8 @@ def machine_file(machine: Machine) -> Row:
     for row in (*(document.get(name, {}) for name in ("device", "host", "disk")), *tiers):
         for field in ("capacity", "pinned"):
             _add_unit(row, field, "B", below=FEW_BYTES)
+    for joint in joint_rows(document):
+        _add_unit(joint, "rate", "B/s", below=SLOW_RATE)
     return document
 
 

@@ -27,17 +27,22 @@ from ..errors import InputError
 from ..files.documents import document_suffix, read_document
 from ..files.fields import mapping
 from ..files.machine import load_machine
-from ..machine import Links, Machine, Updates
+from ..machine import JointRate, Links, Machine, Updates
 from .gpus import Gpu, find_gpu, gpu_from_document, gpus, spelling, spellings, unknown
 from .hosts import DESKTOP, SERVER, Host, parse_host
 
 LANE_BYTES_PER_SECOND = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes/s of a lane by generation, one direction, after the line code (PCI Express base specification)."""
-C2C_BYTES_PER_SECOND = 450e9
-"""Bytes/s of NVLink-C2C, one direction (NVIDIA GH200 data sheet)."""
+C2C_DOWN, C2C_UP, C2C_BOTH = 300e9, 346e9, 450e9
+"""Bytes/s of NVLink-C2C to the host, from it, and of both at once in all; the data sheet says 450 GB/s each
+way. Measured by copy engines on a GH200 (NVIDIA/nvbandwidth on GitHub, issue 23: 346 GB/s up, 15 % more than
+down; issue 41: both at once half of the data sheet's 900)."""
+ONE_QUEUE = (("disk_read", "disk_write"),)
+"""An SSD reads and writes the same flash, over the same lanes: one at a time, as LoHan's (4), (5) count."""
 PCIE_EFFICIENCY = 0.8
 """Share of it that packet headers and flow control leave to large copies from pinned memory: a rule of
-thumb. An H200 on PCIe 5 had 0.86 of it (benchmarks/results/gpu.md)."""
+thumb. An H200 on PCIe 5 had 0.86 of it, and 0.77 each way with both at once (benchmarks/results/gpu.md). So
+the rule holds for both directions at once, and a slot shares nothing between them."""
 PASSES = 360e9 / 16.6e9
 ASSUMED = "assumed"
 """Source of the memory of a host that nobody describes."""
@@ -112,10 +117,19 @@ def _from_file(path: Path) -> Preset:
         if (value := getattr(machine, name)) is not None
     }
     # All links or none: a file with one of the two describes both directions.
-    links = machine.links if machine.links.d2h or machine.links.h2d else sheet.machine.links
+    own = bool(machine.links.d2h or machine.links.h2d)
+    links = machine.links if own else sheet.machine.links
+    joint_rates = machine.joint_rates if own else sheet.machine.joint_rates
     rates = {name: rate for name, rate in vars(machine.updates).items() if rate is not None}
     updates = replace(sheet.machine.updates, **rates)
-    whole = replace(sheet.machine, **given, links=links, updates=updates)
+    whole = replace(
+        sheet.machine,
+        **given,
+        links=links,
+        updates=updates,
+        shared=machine.shared,
+        joint_rates=joint_rates,
+    )
     return Preset(path.stem, gpu, whole, {**sheet.sources, "gpu": f"{path}, like {gpu.name}"})
 
 
@@ -180,18 +194,26 @@ def find_machine(text: Path | str) -> Machine:
 
 
 def _from_data_sheet(gpu: Gpu) -> Preset:
-    # No lanes: 0 is replaced by the rate of NVLink-C2C.
-    bus = LANE_BYTES_PER_SECOND[gpu.pcie] * gpu.lanes or C2C_BYTES_PER_SECOND
-    link, host = PCIE_EFFICIENCY * bus, _assumed(gpu)
-    name = f"PCIe {gpu.pcie}.0 x{gpu.lanes}" if gpu.lanes else "NVLink-C2C"
+    host = _assumed(gpu)
+    if gpu.lanes:
+        rate = PCIE_EFFICIENCY * LANE_BYTES_PER_SECOND[gpu.pcie] * gpu.lanes
+        links, joint_rates = Links(rate, rate), ()
+        source = f"{PCIE_EFFICIENCY:.0%} of PCIe {gpu.pcie}.0 x{gpu.lanes}, a rule of thumb"
+        shared = "nothing: each direction of a slot has its own lanes; an H200 had 48.3 GB/s each way at once"
+    else:
+        links, joint_rates = Links(C2C_DOWN, C2C_UP), (JointRate(("d2h", "h2d"), C2C_BOTH),)
+        source = "NVLink-C2C as measured on a GH200 (NVIDIA/nvbandwidth, issue 23)"
+        shared = "both directions of NVLink-C2C, as measured (NVIDIA/nvbandwidth, issue 41)"
     sources = {
         "device": f"{gpu.total_source}; without CUDA's context, {gpu.context / 2**20:.0f} MiB by a rule",
         "gpu": gpu.source,
-        "links": f"{PCIE_EFFICIENCY:.0%} of {name}, a rule of thumb",
+        "links": source,
+        "shared": shared,
         "updates.device": f"bandwidth / {PASSES:.1f}, as on the RTX 3060 of {_THESIS}, table 4.2",
         "updates.host": f"a host of {host}, assumed: by the rule of hosts.py",
     }
-    machine = Machine(gpu.usable, links=Links(link, link), updates=host.updates(gpu.bandwidth / PASSES))
+    updates = host.updates(gpu.bandwidth / PASSES)
+    machine = Machine(gpu.usable, links=links, updates=updates, joint_rates=joint_rates)
     return Preset(gpu.key, gpu, machine, sources)
 
 
@@ -202,6 +224,10 @@ _OFFMATE = f"measured, {_THESIS}, table 4.2"
 _LOHAN = "LoHan (arXiv:2403.06504)"
 _STRONGHOLD = "STRONGHOLD (SC 2022), section V"
 _MEMFERRY = "MemFerry, section V"
+
+
+LOHAN_DISKS = 2 * 182e9 / 13.0
+"""Bytes/s of its 12 disks, read and written: 182 GB each way in 13 s."""
 
 
 def _from_papers() -> dict[str, Preset]:
@@ -230,12 +256,15 @@ def _from_papers() -> dict[str, Preset]:
             {
                 "host": f"{_LOHAN}, table III; its 175B runs limit it to 256 GB",
                 "disk": f"{_LOHAN}, table III: 12 Intel P5510 of 3.84 TB",
-                "links": f"{_LOHAN}, section III: 213 GB of activations in 10 s; of a disk the vendor's "
-                "figures for sequential access (6.5 and 3.4 GB/s) times 12",
+                "links": f"{_LOHAN}, section III: 213 GB of activations in 10 s; of the disks 182 GB each "
+                "way in 13 s (the vendor's figures for sequential access are 78 and 40.8 GB/s)",
+                "shared": f"{_LOHAN}, figure 1: the disks carry 364 GB, both ways, in those 13 s; reads and "
+                "writes add up in its (4) and (5)",
             },
             host_capacity=768 * 10**9,
             disk_capacity=12 * 3840 * 10**9,
-            links=Links(21.3e9, 21.3e9, 12 * 6.5e9, 12 * 3.4e9),
+            links=Links(21.3e9, 21.3e9, LOHAN_DISKS, LOHAN_DISKS),
+            shared=ONE_QUEUE,
         ),
         _of_paper(
             "v100-32gb-nvme",
@@ -243,11 +272,14 @@ def _from_papers() -> dict[str, Preset]:
             {
                 "host": _STRONGHOLD,
                 "disk": f"{_STRONGHOLD}: a 2 TB NVMe SSD",
-                "links": f"80% of PCIe 3.0 x16, a rule of thumb; of the disk {_STRONGHOLD}: up to 7 GB/s",
+                "links": f"80% of PCIe 3.0 x16, a rule of thumb; of the disk {_STRONGHOLD}: up to 7 GB/s, "
+                "the vendor's figure",
+                "shared": "the disk's reads and writes, as of LoHan's disks; nothing measured",
             },
             host_capacity=755 * 10**9,
             disk_capacity=2 * 10**12,
             links=Links(12.6e9, 12.6e9, 7e9, 7e9),
+            shared=ONE_QUEUE,
         ),
         _of_paper("v100-32gb-pcie3", "V100 32GB", {"links": _pcie_3(_MEMFERRY)}, links=Links(12.6e9, 12.6e9)),
         _of_paper("a100-pcie3", "A100", {"links": _pcie_3(_MEMFERRY)}, links=Links(12.6e9, 12.6e9)),

@@ -37,6 +37,9 @@ AFTER, BEFORE, OPEN = range(3)
 """The side of a moment on which an operation first runs: OPEN if that differs from order to order."""
 
 
+ONE = Fraction(1)
+
+
 class DocumentError(Exception):
     """A document can't be read, or is not covered."""
 
@@ -232,8 +235,12 @@ class Machine:
         words: dict[str, Any] = {"cpu": "cpu", "d2h": (0, 1), "h2d": (1, 0)}
         for m, name in enumerate(self.names[2:], 2):
             words |= {f"{name}_write": (m - 1, m), f"{name}_read": (m, m - 1)}
-        groups = [[words[name] for name in group if name in words] for group in document.get("shared", [])]
-        self.shared = {queue: group[0] for group in groups for queue in group}
+        self.lanes: Any = {queue: [(queue, ONE)] for queue in words.values()}
+        for number, group in enumerate(document.get("shared", [])):
+            joint = group if isinstance(group, dict) else {"links": group}
+            for queue in (words[name] for name in joint["links"] if name in words):
+                rate = seconds(joint["rate"]) if "rate" in joint and queue in self.links else None
+                self.lanes[queue].append((number, min(ONE, self.links[queue].rate / rate) if rate else ONE))
 
 
 # ── the replay of a schedule ────────────────────────────────────────────────────────────────────
@@ -328,7 +335,7 @@ class Replay:
                 self.copies[memory, x] = Copy({*graph.producers[x]})
         ticks = lcm(*(part.denominator for each in parsed for part in each[3:]))
         self.spans = [(int(span * ticks), int(launch * ticks)) for *_step, span, launch in parsed]
-        self.free: dict[Any, int] = defaultdict(int)
+        self.free: dict[Any, Any] = defaultdict(int)
         self.thread, self.landed = 0, [0, 0]
         self.figures: dict[str, Any] = {"time": self._period() / ticks}
         device, host, disk, *_deeper, pinned = self.ledgers
@@ -592,12 +599,14 @@ class Replay:
     def _start(self, event: Event, waits: list[Event]) -> int:
         """Start a step on its queue when all that it waits for has ended; return its end."""
         queue, (span, launch) = event.queue, self.spans[self.step]
-        lane = self.machine.shared.get(queue, queue)
+        lanes = self.machine.lanes.get(queue, [(queue, ONE)])
         self.thread = max(self.thread, self.fence) + launch if launch else self.thread
         after = 0 if isinstance(queue, tuple) else self.thread
         after = self.free["compute"] if isinstance(queue, tuple) and DEVICE in queue else after
-        start = max([self.free[lane], self.fence, after, *(wait.end for wait in waits)])
-        self.free[lane] = event.end = start + span
+        busy = (self.free[lane] for lane, _part in lanes)
+        start = max([*busy, self.fence, after, *(wait.end for wait in waits)])
+        self.free |= {lane: start + part * span for lane, part in lanes}
+        event.end = start + span
         return event.end
 
     def _refuse(self, rule: str, fault: str) -> NoReturn:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...graphs.compiled import inner
 from ..simulator.clock import Queue
-from .rows import LANE, LAUNCH, QUEUE, RUN, WAIT, IterationTables
+from .rows import LAUNCH, QUEUE, RUN, TURN, WAIT, IterationTables
 
 MAX_ITERATIONS = 40
 """The most iterations that a search simulates; then the growth is the mean of the last half."""
@@ -25,10 +25,12 @@ def period(iteration: IterationTables, most: int) -> float:
     """
     rows, seconds, first, waits = iteration.rows, iteration.seconds, iteration.first, iteration.waits
     count = iteration.counts[0]
-    # Only queues that rows use: those of deeper memories and of the network cost time in each iteration.
+    lanes, parts = iteration.lanes, iteration.parts
+    # Only lanes that rows use: those of deeper memories and of the network cost time in each iteration.
     back, queues = 0, _H2D + 1
     for row in range(count):
-        queues = max(queues, rows[row, LANE] + 1)
+        for k in range(lanes.shape[1]):
+            queues = max(queues, lanes[rows[row, TURN], k] + 1)
     thread = queues
     for place in range(first[count]):
         if waits[place] < 0:
@@ -45,8 +47,14 @@ def period(iteration: IterationTables, most: int) -> float:
         now = ends[number % (back + 1)]
         place = 0
         for row in range(count):
-            queue, lane = rows[row, QUEUE], rows[row, LANE]
-            start = max(computed if queue == _COMPUTE else free[lane], fence)
+            queue, turn = rows[row, QUEUE], rows[row, TURN]
+            ready = computed
+            if queue != _COMPUTE:
+                ready = free[lanes[turn, 0]]
+                for k in range(1, lanes.shape[1]):
+                    if lanes[turn, k] >= 0:
+                        ready = max(ready, free[lanes[turn, k]])
+            start = max(ready, fence)
             if seconds[row, LAUNCH]:
                 launched = max(launched, fence) + seconds[row, LAUNCH]
             if queue < _D2H or seconds[row, LAUNCH]:
@@ -62,12 +70,14 @@ def period(iteration: IterationTables, most: int) -> float:
                 ago = -(other // count)
                 if ago <= number:
                     start = max(start, ends[(number - ago) % (back + 1), other + ago * count])
-            seconds[row, WAIT] = start - (computed if queue == _COMPUTE else free[lane])
+            seconds[row, WAIT] = start - ready
             now[row] = start + seconds[row, RUN]
             if queue == _COMPUTE:
                 computed = now[row]
             else:
-                free[lane] = now[row]
+                for k in range(lanes.shape[1]):
+                    if lanes[turn, k] >= 0:
+                        free[lanes[turn, k]] = start + parts[turn, k] * seconds[row, RUN]
                 if queue >= _D2H:
                     landed = max(landed, now[row])
         free[_COMPUTE], free[thread] = computed, launched

@@ -35,7 +35,8 @@ class Instance(NamedTuple):
     device while it has a copy on the peers, which is the memory below the device for it. It saves so many
     seconds if it joins a collective (planner/simulator/collectives.py), 0 if it never does.
     limits: bytes per memory; the last entry is for pinned memory.
-    copies: seconds, by queue of the direction, tensor. lanes: per queue, see `lanes_of`.
+    copies: seconds, by queue of the direction, tensor. lanes, parts: from `lanes_of`, shape
+    (queues, most lanes of one); a lane of -1 is none.
     """
 
     variants: Any
@@ -44,6 +45,7 @@ class Instance(NamedTuple):
     limits: NDArray[np.float64]
     copies: NDArray[np.float64]
     lanes: Ints
+    parts: NDArray[np.float64]
 
 
 _LISTS = ("reads", "host_reads", "writes", "host_writes", "mutates")
@@ -96,14 +98,27 @@ class VariantTable:
                 ("mutates", mutates),
             ):
                 _append(members, row, name, values)
+        lanes, parts = lane_arrays(machine)
         return Instance(
             variants=variants,
             tensors=_tensors(graph, machine),
             members=np.array(members, np.int64),
             limits=_limits(machine, budget),
             copies=_copies(graph, machine),
-            lanes=np.array(lanes_of(machine.hierarchy), np.int64),
+            lanes=lanes,
+            parts=parts,
         )
+
+
+def lane_arrays(machine: Machine) -> tuple[Ints, NDArray[np.float64]]:
+    """Return the lanes of each queue and their parts, as in an `Instance`."""
+    taken = lanes_of(machine.hierarchy)
+    shape = len(taken), max(map(len, taken))
+    lanes, parts = np.full(shape, -1, np.int64), np.zeros(shape)
+    for queue, row in enumerate(taken):
+        for k, (lane, part) in enumerate(row):
+            lanes[queue, k], parts[queue, k] = lane, part
+    return lanes, parts
 
 
 def _append(members: list[int], row: Any, name: str, values: Iterable[int]) -> None:

@@ -228,7 +228,7 @@ def _read(
                 demand = int(settled[HOST]) + below + reruns
                 pinning = int(settled[pinned_ledger]) + below + reruns if pins_limited else 0
                 excess = max(excess, demand - limits[HOST], pinning - limits[pinned_ledger])
-                put(iteration, row, queue, HOST, demand, pinning, at, 0.0, 0.0, instance.lanes[queue])
+                put(iteration, row, queue, HOST, demand, pinning, at, 0.0, 0.0, queue)
                 settled[HOST] += below
                 settled[pinned_ledger] += below if pins_limited else 0
                 row += 1
@@ -265,7 +265,7 @@ def _read(
                         event(HOLD, int(moving[x]), DEVICE),
                     )
                     at += 2
-            seconds, launch, lane = variant.seconds, variant.launch, instance.lanes[queue]
+            seconds, launch, turn = variant.seconds, variant.launch, queue
             # A collective keeps its workspace until it has ended, which the walk counts as one more pending
             # delete.
             if variant.comm and transient:
@@ -278,7 +278,7 @@ def _read(
                 source, queue = where + 1, read_queue(where)
             to, x = where, int(moving[target])
             memory, size = _footprint(tensors[target], to)
-            lane = instance.lanes[_COMM if tensors[target].spread else queue]
+            turn = _COMM if tensors[target].spread else queue
             events[at] = event(READ, x, source)
             at += 1
             if have[to, target]:
@@ -320,7 +320,7 @@ def _read(
             at,
             seconds,
             launch,
-            lane,
+            turn,
             joined,
             held,
         )
@@ -358,7 +358,7 @@ def _room_for(instance: Instance, steps: Ints) -> IterationTables:
             most += 2 * (variant.mutates_end - variant.mutates_start)
             if variant.comm:
                 most += variant.reads_end - variant.reads_start + variant.writes_end - variant.writes_start
-    return empty_iteration(rows, most, tensors, len(instance.copies) + 1)
+    return empty_iteration(rows, most, tensors, instance.lanes, instance.parts)
 
 
 @inner

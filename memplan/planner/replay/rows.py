@@ -28,10 +28,11 @@ DEVICE, HOST, PEERS = int(Memory.DEVICE), int(Memory.HOST), int(Memory.PEERS)
 write_queue, read_queue = inner(judge.write_queue), inner(judge.read_queue)
 """The numbers of the queues of copies to a memory, as compiled code calls them."""
 
-QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND, LANE, JOINED, HELD = range(8)
+QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND, TURN, JOINED, HELD = range(8)
 """The columns of a row. QUEUE: of a transfer, that of its direction. MEMORY: in which its bytes count.
 DEMAND: bytes there while it runs, if all deletes were immediate. EVENTS_END: of its events in the flat list.
-PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy. LANE: what it takes turns on.
+PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy. TURN: the queue whose
+lanes it holds.
 JOINED: 1 if it is part of the collective of the row before it (planner/simulator/collectives.py).
 HELD: bytes that a collective which is an operation holds for itself until it has ended."""
 
@@ -54,7 +55,8 @@ class IterationTables(NamedTuple):
     """One iteration as rows.
 
     rows: shape (most, COLUMNS). seconds: shape (most, 3). events: see `event`. size: shape (moving tensors,
-    3). counts: number of rows, without the last; of moving tensors; of DROP events.
+    3). counts: number of rows, without the last; of moving tensors; of DROP events. lanes, parts: see
+    `Instance`.
 
     Filled in by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits; below 0: rows of
     iterations before.
@@ -65,12 +67,14 @@ class IterationTables(NamedTuple):
     events: Ints
     size: Ints
     counts: Ints
+    lanes: Ints
+    parts: Floats
     first: Ints
     waits: Ints
 
 
 @inner
-def empty_iteration(rows: int, events: int, moving: int, queues: int) -> IterationTables:
+def empty_iteration(rows: int, events: int, moving: int, lanes: Ints, parts: Floats) -> IterationTables:
     """Return an empty iteration with room for so many; a row waits for one row of each queue at most."""
     return IterationTables(
         np.empty((rows + 1, COLUMNS), np.int64),
@@ -78,8 +82,10 @@ def empty_iteration(rows: int, events: int, moving: int, queues: int) -> Iterati
         np.empty(events, np.int64),
         np.empty((moving, 3), np.int64),
         np.zeros(3, np.int64),
+        lanes,
+        parts,
         np.empty(rows + 2, np.int64),
-        np.empty(queues * (rows + 1), np.int64),
+        np.empty((len(lanes) + 1) * (rows + 1), np.int64),
     )
 
 
@@ -118,7 +124,7 @@ def put(
     events_end: int,
     seconds: float,
     launch: float,
-    lane: int,
+    turn: int,
     joined: bool = False,
     held: int = 0,
 ) -> None:
@@ -126,5 +132,5 @@ def put(
     columns = iteration.rows[row]
     columns[QUEUE], columns[MEMORY] = queue, memory
     columns[DEMAND], columns[EVENTS_END], columns[PINNED_DEMAND] = demand, events_end, pinned
-    columns[LANE], columns[JOINED], columns[HELD] = lane, joined, held
+    columns[TURN], columns[JOINED], columns[HELD] = turn, joined, held
     iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = seconds, launch

@@ -5,14 +5,15 @@ is the training thread, which launches the computations in list order, for the d
 none begins before its launch has ended. The thread runs ahead of them. The network between ranks is one queue
 for both directions, and for operations that are collectives; one of those waits for its launch if it has one.
 
-Contention: queues that share a resource take turns, in list order; they are one *lane*. Without shared
-resources each queue is a lane of its own, and none slows another down.
+Contention: a step holds each *lane* of its queue, a resource, for a part of its seconds, and starts when all
+of them are free of the steps before it in the list. Without shared resources each queue is a lane of its own,
+and none slows another down.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -72,17 +73,38 @@ def queue_of(queue: int, spread: bool) -> int:
     return _COMM if spread else queue
 
 
-def lanes_of(hierarchy: Hierarchy) -> list[int]:
-    """Return per queue the lane that it takes turns on: the first queue of those with which it shares."""
-    lanes = list(range(Queue.COMM + 1))
-    if hierarchy.shared:
-        numbers = resources(hierarchy.names)
-        for group in hierarchy.shared:
-            members = [numbers[name] for name in group if name in numbers]
-            for queue in members:
-                # Contention: members of a group take turns, as if on the queue of the lowest number.
-                lanes[queue] = min(members)
-    return lanes
+def lanes_of(hierarchy: Hierarchy) -> Lanes:
+    """Return per queue its lanes, each with the part of a step's seconds for which the step holds it."""
+    numbers, found = resources(hierarchy.names), defaultdict[int, list[tuple[int, float]]](list)
+    groups = [[numbers[name] for name in group if name in numbers] for group in hierarchy.shared]
+    taken, count = set[int](), int(_COMM) + 1
+    for members in groups:
+        # The number of a member, which needs no lane of its own: compiled code plays all up to the highest.
+        lane = next((queue for queue in sorted(members) if queue not in taken), count)
+        taken, count = taken | {lane}, max(count, lane + 1)
+        for queue in members:
+            found[queue].append((lane, 1.0))
+    for joint in hierarchy.joint_rates:
+        for queue in (numbers[name] for name in joint.links if name in numbers):
+            if (link := _link(hierarchy, queue)) is not None:
+                found[queue].append((count, joint.part(link.rate)))
+        count += 1
+    # Copies of one link never overlap: a queue that holds no lane throughout has one of its own.
+    alone = {queue for queue in range(_COMM + 1) if all(part < 1.0 for _lane, part in found[queue])}
+    return tuple((*([(queue, 1.0)] if queue in alone else []), *found[queue]) for queue in range(_COMM + 1))
+
+
+def held_seconds(lanes: Lanes, seconds: Mapping[Queue, float]) -> float:
+    """Return the seconds for which the busiest lane is held. seconds: by queue, of all its steps."""
+    held = defaultdict[int, float](float)
+    for queue, spent in seconds.items():
+        for lane, part in lanes[queue]:
+            held[lane] += part * spent
+    return max(held.values(), default=0.0)
+
+
+def _link(hierarchy: Hierarchy, queue: int) -> Link | None:
+    return hierarchy.peers if queue == _COMM else link_of(hierarchy, queue)
 
 
 def resources(names: Sequence[str]) -> dict[str, int]:
@@ -119,6 +141,9 @@ def queue_name(names: Sequence[str], queue: int) -> str:
     return f"{lower}_{'read' if upwards else 'write'}"
 
 
+Lanes = Sequence[Sequence[tuple[int, float]]]
+"""Per queue its lanes, and the parts of a step's seconds for which it holds them."""
+
 _THREAD = -1
 """Index of the training thread among the queues' times: the last."""
 
@@ -133,7 +158,7 @@ class Played(NamedTuple):
     """Times of the iterations simulated last, in seconds.
 
     period: of one iteration in the steady state. ends: per step, of the iteration played last and, before it,
-    of those that its steps wait for. free: when each queue and, last, the thread were free before the last
+    of those that its steps wait for. free: when each lane and, last, the thread were free before the last
     iteration.
     """
 
@@ -147,7 +172,7 @@ def play(
     seconds: Sequence[float],
     launches: Sequence[float],
     waits: Waits,
-    lanes: Sequence[int],
+    lanes: Lanes,
 ) -> Played:
     """Simulate one iteration of the cycle after the other, until they repeat.
 
@@ -156,11 +181,11 @@ def play(
 
     Iterations follow each other without a barrier, but none starts, on any queue, before the transfers of
     the one before the last have ended: what they hold cannot grow for ever. They are played until every wait
-    reaches back to one that was, and every queue's free time grows by the same amount twice; the slowest
-    queue's growth is the period. If the growth alternates for ever (a periodic regime longer than one
+    reaches back to one that was, and every lane's free time grows by the same amount twice; the slowest
+    lane's growth is the period. If the growth alternates for ever (a periodic regime longer than one
     iteration), it is the mean growth of the second half.
     """
-    free = [0.0] * (len(lanes) + 1)
+    free = [0.0] * (2 + max(lane for taken in lanes for lane, _part in taken))
     furthest = _furthest_back(len(queues), waits)
     ends: deque[list[float]] = deque(maxlen=furthest + 1)
     history = [list(free)]
@@ -203,7 +228,7 @@ def _one_iteration(
     seconds: Sequence[float],
     launches: Sequence[float],
     waits: Waits,
-    lanes: Sequence[int],
+    lanes: Lanes,
     free: list[float],
     before: Sequence[Sequence[float]],
     fence: float,
@@ -217,8 +242,9 @@ def _one_iteration(
     for step, queue in enumerate(queues):
         if queue < 0:
             continue
-        lane = lanes[queue]
-        start = max(free[lane], fence)
+        start = fence
+        for lane, _part in lanes[queue]:
+            start = max(start, free[lane])
         if launches[step]:
             # The thread does not wait for the device: it only adds up launches, and runs ahead.
             free[_THREAD] = max(free[_THREAD], fence) + launches[step]
@@ -233,7 +259,9 @@ def _one_iteration(
             # A wait that reaches back before the first iteration is for nothing.
             if -ago <= len(before):
                 start = max(start, before[ago][of] if ago else ends[of])
-        free[lane] = ends[step] = start + seconds[step]
+        ends[step] = start + seconds[step]
+        for lane, part in lanes[queue]:
+            free[lane] = start + part * seconds[step]
     return ends
 
 

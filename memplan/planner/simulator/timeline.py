@@ -79,10 +79,10 @@ def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
         if queue == NOTHING:
             continue
         start = ends[-1][step] - walk.seconds[step]
-        lane = lanes[queue]
-        idle[step] = max(0.0, start - free[lane])
+        ready = max(free[lane] for lane, _part in lanes[queue])
+        idle[step] = max(0.0, start - ready)
         if idle[step] > _TOLERANCE * start:
-            latest = FENCE, free[lane]
+            latest = FENCE, ready
             if queue in DEVICE_TRANSFERS:
                 latest = Queue.COMPUTE, free[Queue.COMPUTE]
             for other in walk.waits.get(step, ()):
@@ -92,5 +92,6 @@ def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
             on_thread = walk.launches[step] > 0
             late = start - latest[1] > _TOLERANCE * start
             cause[step] = (LAUNCH if on_thread else FENCE) if late else latest[0]
-        free[lane] = ends[-1][step]
+        for lane, part in lanes[queue]:
+            free[lane] = start + part * walk.seconds[step]
     return idle, cause

@@ -19,6 +19,7 @@ from memplan.graphs.files.machine import (
     machine_to_document,
     save_machine,
 )
+from memplan.graphs.files.shared import check_joint_rates
 from memplan.graphs.machine import Link, Links, Machine, Tier, Updates
 from memplan.graphs.machines.gpus import GIB, TOTAL_ERROR, find_gpu, gpu_to_document, gpus, lacks
 from memplan.graphs.machines.hosts import DESKTOP, SERVER, Host, parse_host
@@ -319,12 +320,16 @@ def test_presets_are_plausible_and_sourced(preset) -> None:
     assert machine.device_capacity in (preset.gpu.usable, preset.gpu.memory)
     assert machine.host_capacity is None or 100e9 < machine.host_capacity < 1e12
     offload, prefetch = not_none(machine.links.d2h), not_none(machine.links.h2d)
-    assert 10e9 <= offload.rate == prefetch.rate <= (63e9 if preset.gpu.lanes else 450e9) * 0.9
+    assert 10e9 <= offload.rate <= prefetch.rate <= (63e9 if preset.gpu.lanes else 450e9) * 0.9
+    assert offload.rate == prefetch.rate or machine.joint_rates
+    # One set of disks reads or writes.
+    assert (("disk_read", "disk_write") in machine.shared) == (machine.disk_capacity is not None)
+    check_joint_rates(machine)
     assert (machine.links.disk_read is None) == (machine.disk_capacity is None)
     host, device = not_none(machine.updates.host), not_none(machine.updates.device)
     assert 1e9 < host < 3e9 < device < preset.gpu.bandwidth / 7
     assert machine.updates.host_fused is None or host < machine.updates.host_fused < 30e9
-    parts = {"device", "gpu", "links", "updates.device", "updates.host"}
+    parts = {"device", "gpu", "links", "shared", "updates.device", "updates.host"}
     parts |= {"host"} if machine.host_capacity else set()
     parts |= {"disk"} if machine.disk_capacity else set()
     assert set(preset.sources) == parts

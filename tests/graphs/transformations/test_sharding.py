@@ -20,7 +20,7 @@ from memplan.graphs.files.machine import (
 )
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.machine import Links, Machine, Peers, Replicas
+from memplan.graphs.machine import JointRate, Links, Machine, Peers, Replicas
 from memplan.graphs.transformations.sharding import rank_bytes, sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
@@ -231,6 +231,24 @@ def test_a_machine_has_a_network_and_links_that_take_turns(tmp_path: Path) -> No
     assert machine_to_document(replace(machine, shared=())).keys() == {"links"}
 
 
+def test_a_link_crosses_several_resources(tmp_path: Path) -> None:
+    """A slot whose directions are apart, and a root complex for both directions of four slots."""
+    path = tmp_path / "machine.yaml"
+    path.write_text(
+        "links: {d2h: 25GB/s, h2d: 25GB/s, peers: {rate: 20GB/s, ranks: 4}}\n"
+        "shared: [[d2h, peers], [h2d, peers], {links: [d2h, h2d], rate: 80GB/s, slots: 4}]\n"
+    )
+    machine = load_machine(path)
+    assert machine.shared == (("d2h", "peers"), ("h2d", "peers"))
+    assert machine.joint_rates == (JointRate(("d2h", "h2d"), 80e9, 4),)
+    assert machine_from_document(machine_to_document(machine)) == machine
+    save_machine(machine, path)
+    assert load_machine(path) == machine
+    slow = replace(machine, joint_rates=(JointRate(("disk_read", "disk_write"), 5.0),))
+    save_machine(slow, path)  # with units, or the file would be taken for one of gigabytes
+    assert load_machine(path) == slow
+
+
 def test_a_network_has_replicas(tmp_path: Path) -> None:
     path = tmp_path / "machine.yaml"
     path.write_text(
@@ -272,7 +290,19 @@ MACHINES = {
         "shared: [[d2h, nvme]]",
         "'nvme' is not one of d2h, h2d, disk_write, disk_read, peers, cpu",
     ),
-    "twice": ("shared: [[d2h, h2d], [h2d, peers]]", "'h2d' stands twice"),
+    "twice": ("shared: [[d2h, h2d, d2h]]", "'d2h' stands twice in a group"),
+    "a group twice": ("shared: [[d2h, h2d], [h2d, d2h]]", r"the group \[d2h, h2d\] stands twice"),
+    "a rate of the CPU": ("shared: [{links: [cpu, d2h], rate: 40GB/s}]", "moves no bytes"),
+    "one link on one slot": ("shared: [{links: [d2h], rate: 40GB/s}]", "one link on one slot"),
+    "no slots": ("shared: [{links: [d2h, h2d], rate: 40GB/s, slots: 0}]", "no number of devices"),
+    "a rate of gigabytes": (
+        "shared: [{links: [d2h, h2d], rate: 40}]",
+        "'shared d2h, h2d': 40 without a unit .* write 40GB/s",
+    ),
+    "faster than what it shares": (
+        "links: {d2h: 50GB/s, h2d: 10GB/s}\nshared: [{links: [d2h, h2d], rate: 40GB/s}]",
+        "d2h alone has 5e",
+    ),
 }
 
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode
-from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.machine import Link, Links, Machine, Memory, Peers
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
-from memplan.planner.replay.instance import VariantTable
+from memplan.planner.replay.instance import VariantTable, lane_arrays
 from memplan.planner.replay.ranking import Replays, by_seconds, starts_of, step_rows
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
-from memplan.planner.replay.rows import LANE, QUEUE, empty_iteration
+from memplan.planner.replay.rows import QUEUE, TURN, empty_iteration
 from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue, lanes_of
 from memplan.planner.simulator.simulate import simulate
-from strategies import Case, random_case, with_shared
+from strategies import RATES, Case, random_case, with_shared
 
 
 def compiled_figures(graph: Graph, schedule: Schedule, machine: Machine, budget: int) -> list[float]:
@@ -292,7 +292,10 @@ def test_the_clock_plays_any_waits(batch: int) -> None:
         count = random.randint(1, 12)
         kinds = list(range(6)) if seed % 2 else [*range(6), int(Queue.COMM)]
         queues = [random.choice(kinds) for _ in range(count)]
-        lanes = lanes_of(with_shared(random, Machine()).hierarchy if seed % 3 else Machine().hierarchy)
+        link = Link(float(max(RATES)) / 2)
+        bare = Machine(links=Links(link, link, link, link, peers=Peers(link.rate, ranks=2)))
+        machine = with_shared(random, bare) if seed % 3 else bare
+        lanes = lanes_of(machine.hierarchy)
         seconds = [random.choice((0.0, 1.0, 2.0, random.random())) for _ in range(count)]
         slow = random.choice((0.0, 0.0, 1.0, 2.0))
         launches = [slow * random.random() if queue <= Queue.CPU else 0.0 for queue in queues]
@@ -301,10 +304,10 @@ def test_the_clock_plays_any_waits(batch: int) -> None:
             for row in range(count)
             if random.random() < 0.4
         }
-        turn = empty_iteration(count, 0, 0, 6)
+        turn = empty_iteration(count, 0, 0, *lane_arrays(machine))
         directions = [Queue.D2H if queue == Queue.COMM else queue for queue in queues]
         turn.rows[:count, QUEUE], turn.counts[0] = directions, count
-        turn.rows[:count, LANE] = [lanes[queue] for queue in queues]
+        turn.rows[:count, TURN] = queues
         turn.seconds[:count, :2] = np.stack([seconds, launches], axis=1)
         ends = np.cumsum([0, *(len(waits.get(row, ())) for row in range(count))])
         turn.first[: count + 1] = ends

@@ -11,11 +11,13 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
-from memplan.graphs.machine import Link, Links, Machine
+from memplan.graphs.graph import Kind, Phase
+from memplan.graphs.machine import JointRate, Link, Links, Machine, Memory
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.schedule.schedule import Verb
+from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import Figures, figures_of, simulate
 from memplan.planner.simulator.walk import Walk
 from strategies import Case, cases, random_case
@@ -93,12 +95,38 @@ def test_both_replays_agree_on_seeded_cases_of_links_that_take_turns(memories: i
         assert difference is None, f"random_case(Random({seed}), memories={memories}, …)\n{difference}"
         found, machine = judged(case), case.machine
         if isinstance(found, Figures) and machine is not None:
-            alone = judged(case._replace(machine=replace(machine, shared=())))
+            alone = judged(case._replace(machine=replace(machine, shared=(), joint_rates=())))
             assert isinstance(alone, Figures)
             assert replace(alone, time=found.time) == found
             assert alone.time <= found.time * (1 + 1e-9)
             slower += found.time > alone.time * (1 + 1e-9)
     assert slower > 5
+
+
+SHARED = {
+    # By hand: w comes for 2 s, v leaves for 3 s, then changes anew. Apart, the slower of both.
+    "apart": ((), (), 3.0),
+    "in turns": ((("d2h", "h2d"),), (), 5.0),
+    "up to twice a link": ((), (JointRate(("d2h", "h2d"), 2.0),), 3.0),
+    # A copy holds the resource for two thirds of its seconds: (2 + 3) * 2 / 3 s of it are taken.
+    "up to one and a half": ((), (JointRate(("d2h", "h2d"), 1.5),), 10 / 3),
+    "no faster than both in turns": ((), (JointRate(("d2h", "h2d"), 1.0),), 5.0),
+    "each with something else": ((("d2h", "cpu"), ("h2d", "peers")), (), 3.0),
+}
+
+
+@pytest.mark.parametrize(("shared", "joint_rates", "period"), SHARED.values(), ids=SHARED)
+def test_links_that_share_by_hand(
+    shared: tuple[tuple[str, ...], ...], joint_rates: tuple[JointRate, ...], period: float
+) -> None:
+    draft = Draft("one operation")
+    w, v = draft.tensor("w", 2, Kind.PARAMETER), draft.tensor("v", 3, Kind.PARAMETER)
+    draft.operation("change v", time=0.0, mutates=[v], phase=Phase.UPDATE, recompute=False)
+    graph = draft.graph()
+    steps = [compute(0), offload(v), prefetch(w), delete(w), delete(v, Memory.HOST)]
+    schedule = Schedule.of(steps, Initial(host=[w]))
+    machine = Machine(links=Links(1.0, 1.0), shared=shared, joint_rates=joint_rates)
+    assert simulate(graph, schedule, machine=machine).figures.time == pytest.approx(period)
 
 
 @settings(max_examples=150)

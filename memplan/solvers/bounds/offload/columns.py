@@ -391,19 +391,20 @@ class OffloadColumns:
         return self.is_there(x, s) + self.column(self.up[s], x)
 
     def loads(self, s: int) -> Mapping[int, Linear]:
-        """Return the seconds, over `unit`, that copies of window s take, by what takes turns."""
+        """Return the seconds, over `unit`, for which copies of window s hold the lanes."""
         found: dict[int, list[tuple[int, float]]] = {}
         for link, moving in enumerate((self.down[s], self.up[s])):
             for x, column in moving.items():
-                found.setdefault(self.lane(x, link), []).append((column, self.copy_seconds(x, link)))
+                for lane, part in self.taken(x, link):
+                    found.setdefault(lane, []).append((column, part * self.copy_seconds(x, link)))
         return {lane: Linear(terms) for lane, terms in found.items()}
 
     def load(self, moving: Mapping[int, int], link: int) -> Linear:
         """Return the seconds, over `unit`, that copies take on a link. moving: tensor -> column."""
         return Linear((column, self.copy_seconds(x, link)) for x, column in moving.items())
 
-    def lane(self, x: int, link: int) -> int:
-        """Return what copies of a tensor on a link take turns on: a number."""
+    def taken(self, x: int, link: int) -> Sequence[tuple[int, float]]:
+        """Return the lanes that copies of a tensor on a link hold, and the parts of their seconds."""
         return self.lanes[Queue.COMM if x in self.spread else Queue.D2H + link]
 
     def copy_seconds(self, x: int, link: int) -> float:

@@ -79,8 +79,8 @@ class HostRows:
         columns = self.columns
         whole, lanes = column_sum(*columns.seconds), dict[int, list[Linear]]()
         for link, moving in ((2, columns.written), (3, columns.read)):
-            found = lanes.setdefault(columns.lanes[Queue.D2H + link], [])
-            found += [columns.load(window, link) for window in moving]
+            for lane, part in columns.lanes[Queue.D2H + link]:
+                lanes.setdefault(lane, []).extend(part * columns.load(window, link) for window in moving)
         for lane, loads in lanes.items():
             others = [columns.loads(s).get(lane, ZERO) for s in columns.windows]
             columns.require(whole >= total([*loads, *others]))

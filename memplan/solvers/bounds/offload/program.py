@@ -179,13 +179,16 @@ class _UseRows:
             for x in {x for variant in variants for x in variant.host} & columns.read_below:
                 after = [columns.column(columns.down[s], x) for s in columns.windows]
                 after_all = columns.model.variable()
-                late.setdefault(columns.lane(x, 0), []).append(after_all * columns.copy_seconds(x, 0))
+                for lane, part in columns.taken(x, 0):
+                    late.setdefault(lane, []).append(after_all * (part * columns.copy_seconds(x, 0)))
                 reads = columns.chosen(
                     operation, columns.numbers(operation, lambda variant, x=x: x in variant.host)
                 )
                 columns.require(total([*after, after_all]) >= reads)  # (9)
-        if columns.lanes[Queue.CPU] in columns.lanes[Queue.D2H :]:  # the CPU takes turns with links
-            late.setdefault(columns.lanes[Queue.CPU], []).extend(cpu)
+        of_links = {lane for taken in columns.lanes[Queue.D2H :] for lane, _part in taken}
+        for lane, _part in columns.lanes[Queue.CPU]:
+            if lane in of_links:  # the CPU takes turns with links
+                late.setdefault(lane, []).extend(cpu)
         for lane, more in late.items():
             in_windows = [columns.loads(s).get(lane, ZERO) for s in columns.windows]
             columns.require(whole >= total([*in_windows, *more]))

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.arrays import Floats, Ints
+from ....planner.replay.instance import lane_arrays
 from ....planner.replay.rows import COLUMNS, WAIT, IterationTables
-from ....planner.simulator.clock import Queue, lanes_of
 from .cycle import Cycle
 
 
 class Facts(NamedTuple):
     """A `Cycle` as arrays; seconds: shape (runs, 2), RUN and LAUNCH of a `IterationTables`; `first`,
-    `leaving`: per run, the numbers of its offload intervals in one flat row. down, up: the lanes of
-    copies."""
+    `leaving`: per run, the numbers of its offload intervals in one flat row. lanes, parts: see
+    `Instance`."""
 
     limit: int
     idle: int
-    down: int
-    up: int
+    lanes: Ints
+    parts: Floats
     seconds: Floats
     need: Ints
     rest: Ints
@@ -43,7 +43,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(cycle: Cycle) -> Facts:
-    lanes = lanes_of(cycle.machine.hierarchy)
+    lanes, parts = lane_arrays(cycle.machine)
     intervals = np.array(cycle.intervals, np.int64).reshape(-1, 4)
     changed = np.array(cycle.changed_by, np.int64).reshape(-1, 2)
     weight, after, before, version = (np.ascontiguousarray(column) for column in intervals.T)
@@ -53,8 +53,8 @@ def facts_of(cycle: Cycle) -> Facts:
     return Facts(
         limit=cycle.limit,
         idle=cycle.idle,
-        down=lanes[Queue.D2H],
-        up=lanes[Queue.H2D],
+        lanes=lanes,
+        parts=parts,
         seconds=np.stack([cycle.seconds, cycle.graph.operations.launch], axis=1),
         need=np.array(cycle.need, np.int64),
         rest=np.array(cycle.rest, np.int64),
@@ -129,6 +129,8 @@ def scratch(facts: Facts) -> Scratch:
             events=np.zeros(0, np.int64),
             size=np.zeros((0, 3), np.int64),
             counts=np.zeros(3, np.int64),
+            lanes=facts.lanes,
+            parts=facts.parts,
             first=np.zeros(rows + 1, np.int64),
             waits=np.zeros(2 * rows, np.int64),
         ),

@@ -20,7 +20,7 @@ from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled, inner
 from ....planner.replay.clock import MAX_ITERATIONS
 from ....planner.replay.clock import period as played
-from ....planner.replay.rows import LANE, LAUNCH, QUEUE, RUN
+from ....planner.replay.rows import LAUNCH, QUEUE, RUN, TURN
 from ....planner.simulator.clock import Queue
 from .cycle import FROZEN
 from .facts import Facts, Scratch
@@ -130,7 +130,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
             token = order[row]
             up = down = -1
             if token < runs:
-                iteration.rows[row, QUEUE] = iteration.rows[row, LANE] = _COMPUTE
+                iteration.rows[row, QUEUE] = iteration.rows[row, TURN] = _COMPUTE
                 iteration.seconds[row, RUN] = facts.seconds[token, RUN]
                 iteration.seconds[row, LAUNCH] = facts.seconds[token, LAUNCH]
                 for place in range(facts.first_back[token], facts.first_back[token + 1]):
@@ -176,7 +176,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 w = facts.changed[token - runs]
                 if fresh[w] or not here[w]:
                     return False
-                iteration.rows[row, QUEUE], iteration.rows[row, LANE] = _D2H, facts.down
+                iteration.rows[row, QUEUE] = iteration.rows[row, TURN] = _D2H
                 iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.offload_seconds[w], 0.0
                 stored[w] = begin + row
                 fresh[w] = True
@@ -193,7 +193,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 # the weight is offloaded.
                 if here[w] or not fresh[w] or away_in[w] != interval:
                     return False
-                iteration.rows[row, QUEUE], iteration.rows[row, LANE] = _H2D, facts.up
+                iteration.rows[row, QUEUE] = iteration.rows[row, TURN] = _H2D
                 iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.prefetch_seconds[w], 0.0
                 up = max(up, stored[w])
                 missing = used + base + size[w] + rest - limit

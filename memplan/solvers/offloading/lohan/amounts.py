@@ -53,7 +53,6 @@ class Amounts:
         order: SwapOrder,
         states: Memory,
         *,
-        duplex: bool,
         keep: float,
         late: bool = False,
         forced: float | None = None,
@@ -70,7 +69,6 @@ class Amounts:
             machine,
             states,
             _IN_FLIGHT[0],
-            duplex=duplex,
             on_device=max(0, self.room - bare),
             late=late,
         )

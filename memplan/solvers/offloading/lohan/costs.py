@@ -18,9 +18,10 @@ Liao et al., "LoHan: low-cost high-performance framework to fine-tune 100B model
 
 Corrected: (3) the share on disk is max(0, A - MEM), not A - MEM, whose name (4) changes to MEM_CPU; (5) lacks
 the CPU's own time, which limits a weak CPU and here is a fifth term. Without a disk its terms are nothing.
-The paper's disk reads or writes; the simulator's does both at once (`duplex`), each at its rate. `on_device`:
-the bytes of what is swapped that the device has room for after all, in the paper none. `late`: updates after
-backward are a third stage, in which the disk brings and takes the states (section III-B, figure 7).
+The paper's disk reads or writes: in (4) and (5) its seconds add up. Here links share what the machine says
+(`lanes`); a disk of which it says nothing does both at once, each at its rate. `on_device`: the bytes of what
+is swapped that the device has room for after all, in the paper none. `late`: updates after backward are a
+third stage, in which the disk brings and takes the states (section III-B, figure 7).
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from dataclasses import dataclass
 from math import inf
 
 from ....graphs.machine import Link, Machine, Memory
+from ....planner.simulator.clock import Lanes, Queue, held_seconds, lanes_of
 from ..layers.training import TrainingLayers
+
+_NOTHING_SHARED = lanes_of(Machine().hierarchy)
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Traffic:
     h2d: float
     disk_read: float = inf
     disk_write: float = inf
-    duplex: bool = True
+    lanes: Lanes = _NOTHING_SHARED
     on_device: int = 0
     late: bool = False
 
@@ -57,33 +61,32 @@ class Traffic:
         # What the device has room for crosses no link.
         swapped = max(0, swapped - self.on_device)
         on_disk = max(0.0, swapped - self.room)  # (3)
-        return max(
-            self.forward,
-            swapped / self.d2h,
-            self.weights / self.h2d,
-            self._disk_seconds(self.weights, on_disk),
-        )
+        return max(self.forward, self._copies(swapped, self.weights, self.weights, on_disk))
 
     def backward_seconds(self, swapped: int, recomputed: float) -> float:
         """Return the seconds of the backward part by (5)."""
         swapped = max(0, swapped - self.on_device)
         on_disk = max(0.0, swapped - self.room)
-        passing = (
-            self.backward + recomputed,
-            self.gradients / self.d2h,
-            (self.weights + swapped) / self.h2d,
-        )
+        computed, up = self.backward + recomputed, self.weights + swapped
         if self.late:
-            return max(*passing, self._disk_seconds(self.weights + on_disk, 0))
-        return max(*passing, self._disk_seconds(self.states + on_disk, self.states), self.update)
+            return max(computed, self._copies(self.gradients, up, self.weights + on_disk, 0))
+        copies = self._copies(self.gradients, up, self.states + on_disk, self.states, self.update)
+        return max(computed, copies)
 
     def update_seconds(self) -> float:
         """Return the seconds of updates after backward; 0 if updates run alongside it."""
-        return max(self.update, self._disk_seconds(self.states, self.states)) if self.late else 0.0
+        return self._copies(0, 0, self.states, self.states, self.update) if self.late else 0.0
 
-    def _disk_seconds(self, read: float, written: float) -> float:
-        reading, writing = read / self.disk_read, written / self.disk_write
-        return max(reading, writing) if self.duplex else reading + writing
+    def _copies(self, down: float, up: float, read: float, written: float, on_cpu: float = 0.0) -> float:
+        """Return the seconds of so many bytes on each link, and of the CPU's work at the same time."""
+        seconds = {
+            Queue.D2H: down / self.d2h,
+            Queue.H2D: up / self.h2d,
+            Queue.DISK_READ: read / self.disk_read,
+            Queue.DISK_WRITE: written / self.disk_write,
+            Queue.CPU: on_cpu,
+        }
+        return held_seconds(self.lanes, seconds)
 
     def seconds(self, swapped: int, recomputed: float) -> float:
         """Return the seconds of an iteration by (1)."""
@@ -97,7 +100,6 @@ def traffic_of(
     states: Memory,
     in_flight: int,
     *,
-    duplex: bool = True,
     on_device: int = 0,
     late: bool = False,
 ) -> Traffic:
@@ -106,8 +108,7 @@ def traffic_of(
     states: the memory of weights and optimizer states.
     in_flight: number of layers as large as the largest whose model states the host holds alongside
     activations.
-    duplex: the disk reads and writes at once. on_device: bytes of swapped activations that stay after all.
-    late: updates run after backward.
+    on_device: bytes of swapped activations that stay after all. late: updates run after backward.
     """
     graph, links = layers.graph, machine.links
     runs = layers.host_modes(layers.updates) or []
@@ -134,7 +135,7 @@ def traffic_of(
         h2d=rate(links.h2d, layers.weights),
         disk_read=rate(links.disk_read, kept) if on_disk else inf,
         disk_write=rate(links.disk_write, kept) if on_disk else inf,
-        duplex=duplex,
+        lanes=lanes_of(machine.hierarchy),
         on_device=on_device,
         late=late,
     )

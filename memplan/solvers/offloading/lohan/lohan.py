@@ -73,10 +73,6 @@ class Settings(SolverSettings):
         words=STATES,
     )
     amounts: int = setting(8, "amounts of swapped activations that are simulated at most", least=1)
-    duplex: bool = setting(
-        True,
-        "the estimate's disk reads and writes at once, as the simulator's; else one at a time, as in (5)",
-    )
     keep: float = setting(
         0.7,
         "share of the budget within which what would be swapped is kept on the device (the paper: 0)",
@@ -116,7 +112,6 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         machine,
         SwapOrder(layers),
         states,
-        duplex=settings.duplex,
         keep=settings.keep,
         late=late,
         forced=settings.swap,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ....planner.schedule.sequence import Run
+from ....planner.simulator.clock import Lanes
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Limits:
         of disk for no disk.
     d2h, h2d, disk_read, disk_write: rates in bytes/s, β in the paper.
     management: seconds per step, H in the paper.
+    lanes: what links share (planner/simulator/clock.py); empty: nothing.
     """
 
     device_bytes: int
@@ -123,6 +125,7 @@ class Limits:
     disk_bytes: int | None = 0
     disk_read: float | None = None
     disk_write: float | None = None
+    lanes: Lanes = ()
 
     @property
     def has_disk(self) -> bool:

@@ -21,7 +21,8 @@ schedules that use stale or lost data:
 | 4.20       | the update counts in step g_w alone                                                       |
 | 4.21, 4.22 | activations load the links; frozen weights have a copy on the host for ever               |
 
-A disk (not in the thesis) takes part of the host's copies; its traffic is bounded over the iteration.
+A disk (not in the thesis) takes part of the host's copies; its traffic is bounded over the iteration. Links
+that share a resource add up in rows of their own.
 
 Batch size (4.5.3): r = 1 / batch factor is a column, fixed to 1 if the batch is given; r bounds all that
 belongs to weights, and M_GPU, M_CPU and H are scaled by it.
@@ -32,9 +33,10 @@ near 1. O(L²) columns and rows for L blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ....planner.simulator.clock import Queue
 from ...milp.linear import Linear, total
 from .activations import Activation
 from .columns import Columns
@@ -67,9 +69,14 @@ class OIlpProgram(Columns):
             seconds = iteration.after_seconds[t - 2 * len(self.choice)] if t >= 2 * len(self.choice) else 0.0
             management = self.share * (limits.management / self.second)
             self.add("4.20", total(loads.compute[t]) + seconds / self.second <= time)
-            self.add("4.21", self._seconds(loads.h2d[t], limits.h2d) <= time)
-            self.add("4.22", self._seconds(loads.d2h[t], limits.d2h) <= time)
+            up, down = (
+                self._seconds(loads.h2d[t], limits.h2d),
+                self._seconds(loads.d2h[t], limits.d2h),
+            )
+            self.add("4.21", up <= time)
+            self.add("4.22", down <= time)
             self.add("4.23", total(loads.cpu[t]) + management <= time)
+            self._in_turns({Queue.H2D: up, Queue.D2H: down, Queue.CPU: total(loads.cpu[t])}, time)
         if limits.has_disk:
             self._disk()
 
@@ -87,14 +94,27 @@ class OIlpProgram(Columns):
         """Return the seconds that loads in bytes take on a link."""
         return total(loads) * (self.byte / rate / self.second)
 
+    def _in_turns(self, seconds: Mapping[Queue, Linear], time: Linear) -> None:
+        """Add a row for each resource that several of these queues hold, in addition to the thesis' rows."""
+        held: dict[int, list[Linear]] = {}
+        for queue, spent in seconds.items():
+            for lane, part in self.limits.lanes[queue] if self.limits.lanes else ():
+                held.setdefault(lane, []).append(spent * part)
+        for loads in held.values():
+            if len(loads) > 1:
+                self.add("in turns", total(loads) <= time)
+
     def _disk(self) -> None:
         limits = self.limits
         stocks = (*self.weights, *self.states)
         time = total(self.time)
         assert limits.disk_read is not None
         assert limits.disk_write is not None
-        self.add("disk read", self._seconds([s.disk_reads for s in stocks], limits.disk_read) <= time)
-        self.add("disk write", self._seconds([s.disk_writes for s in stocks], limits.disk_write) <= time)
+        reads = self._seconds([s.disk_reads for s in stocks], limits.disk_read)
+        writes = self._seconds([s.disk_writes for s in stocks], limits.disk_write)
+        self.add("disk read", reads <= time)
+        self.add("disk write", writes <= time)
+        self._in_turns({Queue.DISK_READ: reads, Queue.DISK_WRITE: writes}, time)
         if limits.disk_bytes is not None:
             held = total(s.disk_held for s in stocks)
             self.add("disk", held <= self.share * (limits.disk_bytes / self.byte))

@@ -36,6 +36,7 @@ from time import monotonic
 from ....graphs.structure.chain import Chain, chain_of
 from ....planner.bounds import time_bound
 from ....planner.residency.prefetch_placement import place_prefetches
+from ....planner.simulator.clock import lanes_of
 from ...candidates import device_limit, require_backward
 from ...chains.problem import coarser
 from ...links import LinkedMachine, linked_machine
@@ -146,6 +147,7 @@ def _limits(problem: Problem, linked: LinkedMachine, settings: Settings) -> Limi
         settings.management,
         machine.disk_capacity if disk else 0,
         *(disk or (None, None)),
+        lanes=lanes_of(machine.hierarchy),
     )
 
 

@@ -19,6 +19,7 @@ from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.baseline import baseline
 from memplan.planner.residency.prefetch_placement import ResidencyTransfers
 from memplan.planner.schedule.schedule import Verb
+from memplan.planner.simulator.clock import lanes_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.layers.offload_intervals import Uses
 from memplan.solvers.offloading.layers.runs import layer_runs
@@ -44,6 +45,11 @@ def graph(layers: int = 4, granularity: str = "operation", **fields):
     return transformer(model, Training(4, 32, granularity=granularity, **fields), RATES)
 
 
+ALONE = lanes_of(Machine().hierarchy)
+ONE_DISK = lanes_of(Machine(shared=(("disk_read", "disk_write"),)).hierarchy)
+"""The paper's disk, which reads or writes."""
+
+
 def traffic(random: Random) -> Traffic:
     seconds = [random.choice((0.5, 1.0, 2.0, 4.0)) for _ in range(3)]
     sizes = [random.randint(1, 40) for _ in range(3)]
@@ -52,11 +58,11 @@ def traffic(random: Random) -> Traffic:
     fields = ("forward", "backward", "update", "weights", "gradients", "states", "room")
     links = ("d2h", "h2d", "disk_read", "disk_write")
     chosen: dict[str, Any] = dict(zip((*fields, *links), (*seconds, *sizes, room, *rates), strict=True))
-    return Traffic(**chosen, duplex=random.random() < 0.5)
+    return Traffic(**chosen, lanes=random.choice((ONE_DISK, ALONE)))
 
 
 def test_iteration_time_is_the_slowest_resource_of_each_pass():
-    plain = Traffic(2.0, 4.0, 1.0, 10, 20, 70, 5, 10.0, 20.0, 30.0, 40.0, duplex=False)
+    plain = Traffic(2.0, 4.0, 1.0, 10, 20, 70, 5, 10.0, 20.0, 30.0, 40.0, lanes=ONE_DISK)
     assert plain.forward_seconds(5) == 2.0
     assert plain.forward_seconds(40) == 4.0  # to the host
     assert replace(plain, disk_write=1.0).forward_seconds(15) == 10 / 30 + 10.0  # to the disk, beside reads
@@ -65,12 +71,12 @@ def test_iteration_time_is_the_slowest_resource_of_each_pass():
     assert plain.backward_seconds(90, 0.0) == (70 + 85) / 30 + 70 / 40
     assert replace(plain, disk_read=7.0).backward_seconds(5, 0.0) == 70 / 7 + 70 / 40
     assert replace(plain, update=9.0).backward_seconds(5, 0.0) == 9.0  # the term that (5) leaves out
-    assert replace(plain, disk_read=7.0, duplex=True).backward_seconds(5, 0.0) == 10.0
+    assert replace(plain, disk_read=7.0, lanes=ALONE).backward_seconds(5, 0.0) == 10.0
 
 
 def test_late_updates_are_a_third_stage():
     """By hand: the disk brings weights in backward, and brings and takes states behind it."""
-    late = Traffic(2.0, 4.0, 1.0, 10, 20, 70, 5, 10.0, 20.0, 30.0, 40.0, duplex=False, late=True)
+    late = Traffic(2.0, 4.0, 1.0, 10, 20, 70, 5, 10.0, 20.0, 30.0, 40.0, lanes=ONE_DISK, late=True)
     assert late.backward_seconds(5, 1.5) == 5.5
     assert replace(late, disk_read=2.0).backward_seconds(15, 0.0) == (10 + 10) / 2
     assert late.update_seconds() == 70 / 30 + 70 / 40
@@ -182,7 +188,7 @@ def test_all_is_swapped_where_links_are_free():
 def test_recomputation_of_a_prefix_is_what_its_schedule_runs(granularity: str):
     layers = training_layers("lohan", graph(granularity=granularity))
     order = SwapOrder(layers)
-    amounts = Amounts(Problem(layers.graph, 10**9), MACHINE, order, Memory.HOST, duplex=True, keep=0.5)
+    amounts = Amounts(Problem(layers.graph, 10**9), MACHINE, order, Memory.HOST, keep=0.5)
     columns = layers.graph.operations
     plain = sum(layers.seconds([*layer.forward, *layer.backward]) for layer in layers.layers)
     prefixes = order.prefixes(traffic_of(layers, MACHINE, Memory.HOST, 3))
@@ -286,7 +292,6 @@ def test_activations_on_the_host_alone():
             MACHINE,
             order,
             Memory.DISK,
-            duplex=True,
             keep=0.0,
             on_host=on_host,
         )
@@ -377,7 +382,7 @@ def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
     )
     order = SwapOrder(training_layers("lohan", updated))
     problem = Problem(updated, baseline(updated).peak, MACHINE)
-    amounts = Amounts(problem, MACHINE, order, Memory.HOST, duplex=True, keep=share)
+    amounts = Amounts(problem, MACHINE, order, Memory.HOST, keep=share)
     for count in (0, len(order.swaps)):
         bare, residency = next(amounts._all_offloaded(count)), next(amounts.residencies(count))
         before, after = (

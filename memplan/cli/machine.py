@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..graphs.files.documents import write_document
 from ..graphs.files.machine import machine_to_document, save_machine
 from ..graphs.machine import Link, Machine, Peers
 from ..graphs.machines.gpus import Gpu, gpu_to_document
-from ..graphs.machines.networks import NETWORKS, find_network, network_rows
+from ..graphs.machines.networks import NETWORKS, Way, find_network, network_rows, sharing, way_of
 from ..graphs.machines.presets import Preset, described_preset, presets
 from ..graphs.units import duration, format_bytes, format_rate
 from ..planner.budget import spelled
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     "--link",
     metavar="NAME|RATE",
     help="Network of --ranks: nvlink, pcie4, pcie5, ib400, eth100, or bytes/s that a device receives, "
-    "like 45GB/s or 45GB/s,30us.  [default: no network]",
+    "like 45GB/s, 45GB/s,30us, or 20GB/s,slot if it is the slot that copies to the host take.  [default: no "
+    "network]",
 )
 @click.option("--list", "as_list", is_flag=True, help="List the machines known by name.")
 @click.option(
@@ -98,14 +99,16 @@ def machine(
     if (ranks is None) != (link is None) or (link is not None and as_list):
         raise click.UsageError("--ranks and --link go together, with one machine: --ranks 8 --link nvlink")
     peers = None if link is None or ranks is None else find_network(link, ranks)
+    way = Way.OWN if link is None else way_of(link)
     if as_list and destination:
         raise click.UsageError("-o writes one machine: it does not go with --list")
     if as_list:
         _list(output)
     elif name is not None:
-        _show(_joined(described_preset(name, host, lanes), peers), destination, output)
+        _show(_joined(described_preset(name, host, lanes), peers, way), destination, output)
     else:
-        _measure(device, disk, peers, destination, output, network=network, replicas=replicas)
+        joined = partial(_with_network, peers=peers, way=way)
+        _measure(device, disk, joined, destination, output, network=network, replicas=replicas)
 
 
 def _list(output: Output) -> None:
@@ -125,12 +128,13 @@ def _list(output: Output) -> None:
     )
 
 
-def _joined(preset: Preset, peers: Peers | None) -> Preset:
+def _joined(preset: Preset, peers: Peers | None, way: Way) -> Preset:
     """Return the preset with a network to other devices like it."""
-    if peers is None:
-        return preset
-    machine = replace(preset.machine, links=replace(preset.machine.links, peers=peers))
-    return replace(preset, machine=machine)
+    return replace(preset, machine=_with_network(preset.machine, peers, way))
+
+
+def _with_network(machine: Machine, peers: Peers | None, way: Way) -> Machine:
+    return machine if peers is None else sharing(machine, peers, way)
 
 
 def _cells(preset: Preset) -> list[str]:
@@ -173,7 +177,7 @@ def _gpu(gpu: Gpu) -> str:
 def _measure(
     device: str | None,
     disk: Path | None,
-    peers: Peers | None,
+    joined: Callable[[Machine], Machine],
     destination: Path | None,
     output: Output,
     *,
@@ -191,9 +195,7 @@ def _measure(
             found = measure_machine(device, disk, report)
     if found is None:  # the first of torchrun's processes writes the file
         return
-    if peers is not None:
-        links = replace(found.machine.links, peers=peers)
-        found = found._replace(machine=replace(found.machine, links=links))
+    found = found._replace(machine=joined(found.machine))
     written = write_out(to, partial(save_machine, found.machine))
     output.result(
         {

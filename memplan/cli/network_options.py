@@ -30,8 +30,9 @@ def network_options(
         click.option(
             "--link",
             metavar="NAME|RATE",
-            help=f"Network between them: {', '.join(NETWORKS)}, or what a GPU receives: 45GB/s or "
-            f"45GB/s,30us.  [default: that of --machine, else {link}]",
+            help=f"Network between them: {', '.join(NETWORKS)}, or what a GPU receives: 45GB/s, "
+            "45GB/s,30us, or 20GB/s,slot (copies to the host take the same slot), 45GB/s,adapter (an adapter "
+            f"at that slot).  [default: that of --machine, else {link}]",
         ),
         click.option(
             "--replicas",

@@ -12,7 +12,7 @@ import click
 from ..graphs.errors import InputError
 from ..graphs.files.files import save_graph
 from ..graphs.graph import Graph
-from ..graphs.machine import Machine
+from ..graphs.machine import Links, Machine
 from ..graphs.machines.networks import network_rows, replicas_document
 from ..graphs.transformations.gathering import with_gathers
 from ..graphs.transformations.sharding import rank_bytes, sharded
@@ -63,9 +63,9 @@ def shard(
     """Write GRAPH as one rank of sharded training runs it (ZeRO-3, FSDP): weights, gradients and optimizer
     states spread over the ranks.
 
-    With --machine, or a graph that names a machine with links, activations and the shares of optimizer states
-    can be offloaded to the host; with --offload-shares those of weights too. A machine file may have a
-    network too, like the one that plan machine --network measures.
+    With --machine, a node's, activations and the shares of optimizer states can be offloaded to the host;
+    with --offload-shares those of weights too. Gathers over PCIe and copies to the host take turns. A machine
+    file may have a network too, like the one that plan machine --network measures.
 
     \b
     plan shard graph.yaml --ranks 8 --link ib400 --optimizer adamw -o sharded.yaml
@@ -76,7 +76,11 @@ def shard(
     network, to = chosen_network(options), destination_of(destination, graph_path, ".sharded.json")
     graph, given = whole_graph(graph_path, output), chosen_machine(machine_path, output)
     peers = network.peers(given and given.links.peers, _LINK)
-    if (machine := given or graph.machine) is not None:
+    machine = given or graph.machine
+    if machine is not None and given is None and not offload_shares:
+        # The graph's machine is the one it was estimated for: nobody has asked for its host.
+        machine = replace(machine, links=Links(), host_capacity=None, disk_capacity=None, deeper=())
+    if machine is not None:
         graph = replace(graph, machine=network.machine_of_rank(machine, peers))
     if optimizer is not None:
         graph = _with_updates(graph, _OPTIMIZERS[optimizer], on_host=offload_shares)

@@ -190,6 +190,8 @@ def test_machines_have_networks(graph: Path) -> None:
         ("NVLink", Peers(350e9, LATENCY, ranks=2)),
         ("45GB/s", Peers(45e9, LATENCY, ranks=2)),
         ("45GB/s,5us", Peers(45e9, 5e-6, ranks=2)),
+        ("45GB/s,5us,slot", Peers(45e9, 5e-6, ranks=2)),
+        ("45GB/s,adapter", Peers(45e9, LATENCY, ranks=2)),
     ],
 )
 def test_a_network_is_found(text: str, peers: Peers) -> None:

@@ -248,7 +248,9 @@ class Walk:
     def _link_named(self, name: str) -> Link | None:
         if name == "peers":
             return self.machine.links.peers
-        source, target = self._named(name)
+        if not isinstance(way := self._named(name), tuple):
+            return None
+        source, target = way
         return self.tiers[target].write if source < target else self.tiers[source].read
 
     def turns(self, queue: Queue) -> list[tuple[Queue, float]]:

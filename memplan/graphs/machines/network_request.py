@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import InputError
 from ..machine import Machine, Peers
-from .networks import NETWORKS, find_network, find_replicas
+from .networks import NETWORKS, Way, find_network, find_replicas, sharing, way_of
 from .nodes import part_of_node
 
 NODE = 8
@@ -60,4 +60,5 @@ class NetworkRequest:
     def machine_of_rank(self, machine: Machine, peers: Peers) -> Machine:
         """Return what a rank has of a node's machine, with the network."""
         part = part_of_node(machine, self.node_ranks or min(peers.ranks, NODE))
-        return replace(part, links=replace(part.links, peers=peers))
+        # A network of the machine file shares what the file says.
+        return sharing(part, peers, Way.OWN if self.link is None else way_of(self.link))

@@ -27,6 +27,9 @@ from .replay import open_schedule, validate_schedule
 from .report import PRICE_SECONDS, page_of
 from .solving import Found, Search, refusal_document, search_options, solve_graph
 
+_PHASES = 3
+"""Measuring, solving, reporting."""
+
 
 @click.command(cls=PlanCommand)
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
@@ -82,6 +85,7 @@ def optimize(
         for ending in (".graph.json", ".schedule.json", ".report.html")
     )
     estimated = measurement.preset is not None
+    output.phase.begin(1, _PHASES)
     graph = None
     if not (remeasure or estimated):
         graph = graph_measured_before(graph_to.path, model, measurement, output)
@@ -98,6 +102,7 @@ def optimize(
         graph_line = written.row("graph")
 
     def solve(graph: Graph) -> Found:
+        output.phase.begin(2, _PHASES)
         return solve_graph(
             graph,
             graph_to.path,
@@ -126,10 +131,12 @@ def optimize(
     schedule = write_out(schedule_to, found.save)
     schedule.tell()
     held = open_schedule(schedule_to.path, graph_to.path, output)
+    output.phase.begin(3, _PHASES)
     bound_seconds = 0.0 if found.solution.interrupted else min(PRICE_SECONDS, search.bound_time)
     subject = subject_of(held, validate_schedule(held, schedule_to.path))
-    page = page_of(held, subject, bound_seconds, schedule=schedule_to.path)
-    report = write_out(report_to, partial(write_view, page))
+    with output.status("writing the report"):
+        page = page_of(held, subject, bound_seconds, schedule=schedule_to.path)
+        report = write_out(report_to, partial(write_view, page))
     output.result(
         {
             **found.document(),

@@ -102,9 +102,10 @@ def pareto(
     min_memory, interrupted = minimum_memory(whole_graph(graph, output)), False
     asked = _given(on, rows, budgets) if budgets else _chosen(on, rows, count, min_memory)
     try:
-        with output.status("solving") as report:
+        total = len(budgets) or count
+        with output.progress("solving") as progress:
             for budget in asked:
-                report(f"solving at {format_bytes(on.bytes_of(budget))}, {len(rows) + 1}.")
+                progress(len(rows), max(total, len(rows) + 1), f"at {format_bytes(on.bytes_of(budget))}")
                 with closing(run([Trial(on, budget, who, time_limit)], 1, bound_time, rows)) as solved:
                     rows += solved
                 if destination:

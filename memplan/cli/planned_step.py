@@ -14,6 +14,7 @@ from ..graphs.graph import Graph
 from .models import model_code
 from .options import FILE, device_option, graph_option
 from .parameter_types import DOCUMENT
+from .printing.live import Live
 from .printing.output import Output
 from .replay import Held
 
@@ -30,14 +31,14 @@ class Planned(NamedTuple):
     """A model file and its planned step.
 
     iteration: the one that the file builds.
-    say: shows a line on the terminal.
+    live: the line that is shown.
     compiled: the reference for the step's compiled operations; None without such operations.
     """
 
     file: ModelFile
     iteration: Iteration
     step: PlannedStep
-    say: Callable[[str], None]
+    live: Live
     compiled: Compiled | None
 
 
@@ -94,7 +95,7 @@ def planned_step(
         check_device(device)
     device = _device(held.graph, graph_path, device)
     check_device(device)
-    with model_code(model, device), output.status("tracing") as say:
+    with model_code(model, device), output.live("tracing") as live:
         chosen = held.graph.source.get("optimizer")
         file = load_model_file(model)
         iteration = on_device(file.build(), device)
@@ -105,11 +106,11 @@ def planned_step(
         if line := other_card(held.graph, where.surroundings()):
             output.note(line)
         if COMPILED in held.graph.source:
-            say("compiling operations")
+            live.report("compiling operations")
         planned, compiled = _aligned(program, held.graph, graph_path)
         terms = Terms(held.graph, held.budget, held.machine, disk, layout=layout)
         step = PlannedStep(iteration, planned, held.file.schedule, terms, cuda_graph=cuda_graph)
-        yield Planned(file, iteration, step, say, compiled)
+        yield Planned(file, iteration, step, live, compiled)
 
 
 def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:

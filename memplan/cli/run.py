@@ -91,11 +91,11 @@ def run(
     with planned_step(
         held, model, device=device, disk=disk, layout=layout, output=output, cuda_graph=cuda_graph
     ) as made:
-        _file, iteration, step, say, compiled = made
-        say("running eager and planned in turn")
-        found = side_by_side(iteration, step, repeats, compiled)
+        _file, iteration, step, live, compiled = made
+        live.report("running eager and planned in turn")
+        found = side_by_side(iteration, step, repeats, compiled, live.count)
         if trace_path is not None:
-            say("timing each step")
+            live.report("timing each step")
             subject, peaks = subject_of(held, replay), _peaks(found.planned.peaks)
             write_trace([planned(subject), measured(subject, spans(iteration, step), peaks)], trace_path)
     if found.eager is not None:

@@ -298,7 +298,8 @@ def solve_graph(
     if line := _mixed_times(graph, search.machine_path, machine):
         output.note(line)
     try:
-        with output.logged(f"{search.solver}: solving for {format_bytes(problem.budget)}") as (report, above):
+        line = f"{search.solver}: solving for {format_bytes(problem.budget)}"
+        with output.logged(line, search.time_limit) as (report, above):
             race.listen = log = RaceLog(above, sentences=not output.on_terminal)
             with phases.of(_SOLVING):
                 solution = _solved(problem, search, start, report, race)

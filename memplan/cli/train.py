@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 from statistics import median
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +16,7 @@ from .help import PlanCommand
 from .options import FILE, count_option, output_options
 from .planned_step import Planned, planned_step, step_options
 from .printing.figures import graph_row
+from .printing.live import Live
 from .printing.output import Output, Row, labelled
 from .replay import arena_of, open_schedule, validate_schedule
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ..model.iteration import Inputs
     from ..steps.execute import PlannedStep
     from ..training.loop import Trained
-
-_SECONDS_BETWEEN_LINES = 10.0
-"""Minimum seconds between lines if there is no terminal."""
 
 
 @click.command(cls=PlanCommand)
@@ -85,7 +82,8 @@ def _trained(
     from ..training.batches import Batches
     from ..training.loop import train
 
-    reporter = _Lines(steps, made.say, output, predicted)
+    reporter = _Lines(steps, made.live, predicted)
+    made.live.report("training")
     batches = Batches(lambda: _on_device(made.file.epoch(made.iteration.inputs), made.step))
     if made.file.data is None:
         output.note(f"{made.file.path} has no data(): each iteration trains on the example batch")
@@ -109,15 +107,12 @@ def _trained(
 
 
 class _Lines:
-    """Progress of training: on a terminal one line that is replaced, else a line now and then."""
+    """Progress of training, in the line that is shown."""
 
-    def __init__(
-        self, steps: int, say: Callable[[str], None], output: Output, predicted: dict[str, Any]
-    ) -> None:
-        self._steps, self._say, self._output = steps, say, output
+    def __init__(self, steps: int, live: Live, predicted: dict[str, Any]) -> None:
+        self._steps, self._live = steps, live
         host = predicted.get("host_peak") or 0
         self._plan = f"device {spelled(predicted['peak'])}" + (f", host {spelled(host)}" if host else "")
-        self._last = monotonic()
         self._saved: int | None = None
 
     def saved_line(self, folder: Path) -> str:
@@ -130,12 +125,11 @@ class _Lines:
         number = so_far.before + len(so_far.seconds)
         self._saved = number if saved else self._saved
         rate = 1.0 / max(1e-9, median(so_far.seconds[-50:]))
-        loss = f", loss {so_far.losses[-1]:.6g}" if so_far.losses else ""
-        line = f"iteration {number} of {self._steps}{loss}, {rate:.3g} a second"
-        self._say(f"{line}; planned {self._plan}")
-        if saved and monotonic() - self._last > _SECONDS_BETWEEN_LINES and not self._output.on_terminal:
-            self._output.note(f"{line}; saved")
-            self._last = monotonic()
+        parts = [f"loss {so_far.losses[-1]:.6g}"] if so_far.losses else []
+        parts += [f"{rate:.3g} a second", f"planned {self._plan}"]
+        parts += [] if self._saved is None else [f"saved at iteration {self._saved:,}"]
+        self._live.announce(", ".join(parts))
+        self._live.count(number, self._steps)
 
 
 def _on_device(batches: Iterator[Inputs], step: PlannedStep) -> Iterator[Inputs]:

@@ -12,12 +12,12 @@ from itertools import zip_longest
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ...graphs.errors import InputError
 from ..streams import CONTROLS, give_up_output, say
 from .heartbeat import heartbeat
+from .live import Live, Phase
 
 _SIMPLE = str.maketrans({"×": "x", "µ": "u", "…": "...", "≤": "<=", "≥": ">="})
 """Replacements on a terminal that has only ASCII; names in files are escaped by the stream."""
@@ -63,13 +63,14 @@ class Output:
     as_json: print the result as one JSON object.
     quiet: print no notes and no progress.
     aside: print the result on standard error, unless quiet: standard output is for the command's file.
-    answer: the JSON object.
+    answer: the JSON object. phase: of the command's work.
     """
 
     as_json: bool = False
     quiet: bool = False
     aside: bool = False
     answer: Answer = field(default_factory=Answer)
+    phase: Phase = field(default_factory=Phase)
 
     def result(self, document: Mapping[str, Any], lines: Iterable[Text]) -> None:
         """Print the result: `document` with --json, else `lines`."""
@@ -110,46 +111,45 @@ class Output:
             say(line)
 
     @contextmanager
-    def status(self, line: str) -> Generator[Callable[[str], None]]:
-        """Show a line on the terminal that can be replaced while the block runs; it is removed afterwards.
+    def live(self, line: str, limit: float | None = None) -> Generator[Live]:
+        """Show what is being done while the block runs.
 
-        Without a terminal the line is printed every ten seconds.
+        On a terminal it is one line, which is removed afterwards; else a line every ten seconds.
+        limit: seconds after which it ends at the latest.
         """
-        with self.logged(line) as (update, _above):
-            yield update
+        live = Live(line, self.phase, limit)
+        if self.quiet:
+            yield live
+        elif self.on_terminal:
+            with _console(stderr=True).status(live):
+                yield live
+        else:
+            with heartbeat(live):
+                yield live
 
     @contextmanager
-    def logged(self, line: str) -> Generator[tuple[Callable[[str], None], Callable[[str], None]]]:
-        """Show a line as `status` does; yields also a function that writes permanent lines above it.
-
-        Without a terminal the last of these is printed in place of the line.
-        """
-        console = _console(stderr=True)
-        if self.quiet or not console.is_terminal:
-            with heartbeat(line, self.quiet) as beating:
-                yield beating.report, beating.announce
-            return
-        with console.status(Text(line.translate(CONTROLS))) as status:
-            yield (
-                lambda line: status.update(Text(line.translate(CONTROLS))),
-                lambda line: console.print(Text(line.translate(CONTROLS)), soft_wrap=True),
-            )
+    def status(self, line: str) -> Generator[Callable[[str], None]]:
+        """Show a line as `live` does; yields what replaces it."""
+        with self.live(line) as live:
+            yield live.report
 
     @contextmanager
     def progress(self, line: str) -> Generator[Callable[[int, int, str], None]]:
-        """Show a bar on the terminal.
+        """Show a line as `live` does; yields what takes the number done, the total, and the last name."""
+        with self.live(line) as live:
+            yield live.count
 
-        Yields a function that takes the number done, the total, and the last name.
+    @contextmanager
+    def logged(
+        self, line: str, limit: float | None = None
+    ) -> Generator[tuple[Callable[[str], None], Callable[[str], None]]]:
+        """Show a line as `live` does; yields what replaces it, and what takes the best so far.
+
+        On a terminal the latter are permanent lines above it; else the last stays in the line.
         """
-        console = _console(stderr=True)
-        if self.quiet or not console.is_terminal:
-            with heartbeat(line, self.quiet) as beating:
-                yield beating.count
-            return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(line, total=None)
-            yield lambda done, total, _name: bar.update(task, completed=done, total=total)
+        with self.live(line, limit) as live:
+            shown = self.on_terminal and not self.quiet
+            yield live.report, _write_above if shown else live.announce
 
     @property
     def on_terminal(self) -> bool:
@@ -166,6 +166,11 @@ class Output:
         """Whether block characters can be shown."""
         encoding = getattr(sys.stdout, "encoding", None) or "ascii"
         return encoding.lower().replace("-", "") in ("utf8", "utf16", "utf32")
+
+
+def _write_above(line: str) -> None:
+    """Print a line above the one that is shown live."""
+    _console(stderr=True).print(Text(line.translate(CONTROLS)), soft_wrap=True)
 
 
 def labelled(rows: Iterable[Row]) -> Iterator[Text]:

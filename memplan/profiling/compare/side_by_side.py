@@ -50,15 +50,21 @@ class SideBySide(NamedTuple):
 
 
 def side_by_side(
-    iteration: Iteration, step: PlannedStep, repeats: int = 5, compiled: Compiled | None = None
+    iteration: Iteration,
+    step: PlannedStep,
+    repeats: int = 5,
+    compiled: Compiled | None = None,
+    report: Callable[[int, int, str], None] = lambda _done, _total, _name: None,
 ) -> SideBySide:
     """Compare the results bitwise, then the peaks, then run both in turn, each in `repeats` windows.
 
     compiled: if the step has compiled operations, what they were made of.
+    report: takes a number done, a total (0: unknown), and a word.
 
     All that the iterations can change is afterwards what it was.
     """
     device = step.program.device
+    report(0, 0, "comparing results")
     with unchanged(iteration, device, [step.program]):
         loss = step.run(iteration.inputs).loss
         assert loss is not None
@@ -85,8 +91,9 @@ def side_by_side(
         if iteration.updates is not None:
             planned()  # the first iteration makes the optimizer's states
             step.restore_to_device()
+        report(0, 0, "peaks")
         most = [peaks_of(run) for run in runs]
-        times = windows([Run(run, step.restore_to_device) for run in runs], repeats, step)
+        times = windows([Run(run, step.restore_to_device) for run in runs], repeats, step, report=report)
         step.restore_to_device()
     measured = [Measured(median(seconds), peak) for seconds, peak in zip(times, most, strict=True)]
     return SideBySide(comparison, float(loss), measured[0] if comparison else None, measured[-1])

@@ -40,17 +40,20 @@ def windows(
     step: PlannedStep,
     seconds: float = WINDOW_SECONDS,
     most: int = MOST_ITERATIONS,
+    report: Callable[[int, int, str], None] = lambda _done, _total, _name: None,
 ) -> list[list[float]]:
     """Return for each run the seconds of an iteration, window by window.
 
     count: windows of each run.
     seconds: length of a window, from which follows how many iterations it has.
     most: iterations of a window at most.
+    report: takes the number of windows done, their total, and a word.
     """
     ahead = AHEAD if step.cycle is not None or isinstance(step.device, StreamDevice) else 0
     times: list[list[float]] = [[] for _ in runs]
     lengths = [0] * len(runs)
-    for _ in range(count):
+    for number in range(count):
+        report(number, count, "windows of each")
         for place, (iterate, put_back) in enumerate(runs):
             if not lengths[place]:  # the first iteration is not part of a window: it makes what is made once
                 one = window(iterate, 1, 0, step.device)

@@ -132,9 +132,12 @@ def profiled(
     `source` says where the graph comes from, how good the times are (`measured`, see `quality`) and whether
     the traced iteration equals eager PyTorch's (`eager`, see `verdict`).
     """
+    report = progress or _unseen
     file = load_model_file(model)
+    report(0, 0, "tracing")
     iteration, program = _traced(file, device, optimizer)
     rounds = measured_in_rounds(program, residents(program, iteration), progress, ran=True)
+    report(0, 0, "comparing with eager PyTorch")
     clock = device_of(program.device).clock_rate()  # while the device is warm
     eager = verdict(iteration, program, graph_from(program, rounds.measurements()))
     check = check_against_eager(iteration, program, rounds, eager)
@@ -162,6 +165,10 @@ def profiled(
         graph = graph_from(found.program, found.measured, name=file.name)
         source |= {COMPILED: found.groups, "accuracy": exact.ratio}
     return Profile(iteration, program, measured, replace(graph, source={**graph.source, **source}))
+
+
+def _unseen(done: int, total: int, name: str) -> None:
+    """Report progress to nobody."""
 
 
 def traced(model: str, device: str, optimizer: OptimizerChoice | None) -> tuple[Iteration, Program]:

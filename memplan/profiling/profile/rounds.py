@@ -32,6 +32,7 @@ from ...updates.updates import updates_weights
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
+"""Takes the number done, the total (0: unknown), and a name."""
 """Callback with the number of operations done, their total number, and the name of the last."""
 
 LIMIT_SECONDS = 30.0
@@ -139,6 +140,8 @@ class Rounds:
         self.run(progress)
         end = perf_counter() + (LIMIT_SECONDS if limit_seconds is None else limit_seconds)
         rounds = 1
+        if progress is not None and not self.settled:
+            progress(0, 0, "timing anew what varied")
         while not self.settled and perf_counter() < end:
             self.run(end=end)
             rounds += 1

@@ -67,6 +67,7 @@ from .printing.figures import (
 )
 from .printing.output import Output, Row
 from .printing.race_log import RaceLog
+from .printing.search_state import SearchState
 from .replay import schedule_of_graph
 
 _SOLVING = "solving"
@@ -299,8 +300,8 @@ def solve_graph(
         output.note(line)
     try:
         line = f"{search.solver}: solving for {format_bytes(problem.budget)}"
-        with output.logged(line, search.time_limit) as (report, above):
-            race.listen = log = RaceLog(above, sentences=not output.on_terminal)
+        with output.logged(line, SearchState(graph, race), search.time_limit) as (report, above):
+            race.listen = log = RaceLog(above)
             with phases.of(_SOLVING):
                 solution = _solved(problem, search, start, report, race)
             log.close()

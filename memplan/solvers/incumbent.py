@@ -14,6 +14,7 @@ from threading import Lock
 from time import monotonic
 
 from ..graphs.units import duration
+from .clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -60,12 +61,14 @@ class Incumbent:
 
     listen: is called with each new standing, one at a time.
     patience: seconds after which any schedule is enough.
+    clock: of the time limit, once it is known.
     """
 
     def __init__(self, patience: float = inf) -> None:
         self._start, self._lock, self.patience = monotonic(), Lock(), patience
         self.listen: Callable[[IncumbentState], None] = lambda _standing: None
         self.history: list[IncumbentState] = []
+        self.clock: Clock | None = None
 
     @property
     def best(self) -> float:

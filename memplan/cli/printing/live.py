@@ -36,7 +36,7 @@ class Live:
 
     def __init__(self, line: str, phase: Phase | None = None, limit: float | None = None) -> None:
         self._line, self._phase, self._limit = line, phase or Phase(), limit
-        self._best = ""
+        self._best: object = ""
         self._done: int = 0
         self._total: int = 0
         self._name = ""
@@ -46,8 +46,8 @@ class Live:
         """Replace what is being done; what was counted belonged to it."""
         self._line, self._done, self._total, self._name = line, 0, 0, ""
 
-    def announce(self, best: str) -> None:
-        """Note the best so far, which stays in the line."""
+    def announce(self, best: object) -> None:
+        """Note the best so far, which stays in the line, as `str` gives it at each moment."""
         self._best = best
 
     def count(self, done: int, total: int, name: str = "") -> None:
@@ -60,7 +60,10 @@ class Live:
         """Return the line as of now."""
         now = monotonic()
         limit = "" if self._limit is None else f" of {self._limit:.0f}"
-        parts = [f"{now - self._start:.0f}{limit} s: {self._phase}{self._line}{self._count(now)}", self._best]
+        parts = [
+            f"{now - self._start:.0f}{limit} s: {self._phase}{self._line}{self._count(now)}",
+            str(self._best),
+        ]
         return "; ".join(filter(None, parts))
 
     def __rich__(self) -> Text:

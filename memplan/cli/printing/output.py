@@ -141,15 +141,17 @@ class Output:
 
     @contextmanager
     def logged(
-        self, line: str, limit: float | None = None
+        self, line: str, state: object, limit: float | None = None
     ) -> Generator[tuple[Callable[[str], None], Callable[[str], None]]]:
-        """Show a line as `live` does; yields what replaces it, and what takes the best so far.
+        """Show a line as `live` does; yields what replaces it, and what writes permanent lines above it.
 
-        On a terminal the latter are permanent lines above it; else the last stays in the line.
+        state: stays in the line, as `str` gives it at each moment. Without a terminal the line has it all,
+        and none is written above.
         """
         with self.live(line, limit) as live:
+            live.announce(state)
             shown = self.on_terminal and not self.quiet
-            yield live.report, _write_above if shown else live.announce
+            yield live.report, _write_above if shown else lambda _line: None
 
     @property
     def on_terminal(self) -> bool:

@@ -23,13 +23,11 @@ _WIDTHS = (7, 10, 10, 8)
 class RaceLog:
     """Callback for standings that passes lines to `write` if they show anything new.
 
-    sentences: each line stands alone, without columns and their heads.
-
     Call `close` at the end.
     """
 
-    def __init__(self, write: Callable[[str], None], *, sentences: bool = False) -> None:
-        self._write, self._sentences = write, sentences
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
         self._shown, self._next = [""], 0.0
         self._waiting: IncumbentState | None = None
 
@@ -45,13 +43,9 @@ class RaceLog:
             return
         cells = [f"{standing.elapsed:.1f}", *map(_time, (standing.best, standing.bound)), _gap(standing.gap)]
         if cells[1:] != self._shown:
-            if self._sentences:
-                best, bound, gap = cells[1:]
-                self._write(f"best {best}, bound {bound}, gap {gap} ({standing.who})")
-            else:
-                if not self._next:
-                    self._write(_line(_HEADS))
-                self._write(_line([*cells, standing.who]))
+            if not self._next:
+                self._write(_line(_HEADS))
+            self._write(_line([*cells, standing.who]))
             self._shown, self._next = cells[1:], standing.elapsed + _EVERY_SECONDS
 
 

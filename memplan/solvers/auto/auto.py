@@ -156,7 +156,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     limited = options.time_limit is not None
     if not limited and settings.gap:
         default = default_seconds(len(problem.graph.operations))
-        options = replace(options, time_limit=default, by_default=True)
+        options, race.clock = replace(options, time_limit=default, by_default=True), clock
 
     def have_it_loaded() -> None:
         """Compile and load the search, unless the race is over before. Its time does not count."""

@@ -144,6 +144,8 @@ def solve(
         if len(problem.graph.operations) >= _PROCESSES and workers > 1:
             run = opened.enter_context(SolverWorkers(problem, race=race, by_default=options.by_default)).solve
         outcomes, clock = Outcomes(), options.clock()
+        if options.by_default:
+            race.clock = clock
         if problem.graph.tensors.spread:
             first = Member(SHARDED_FIRST, partial(run, SHARDED_FIRST, {}, inf))
         else:

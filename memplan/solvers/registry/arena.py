@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
+from time import monotonic
 from typing import NamedTuple
 
 from ...graphs.units import format_bytes
@@ -25,14 +26,19 @@ from ...planner.addresses.room import least_room
 from ...planner.bounds import minimum_memory
 from ...planner.budget import spelled
 from ...planner.simulator.simulate import Figures, simulate
+from ..clock import Clock
 from ..problem import InfeasibleError, Problem, SolverResult, Status
 
 _LESS = 0.02
 """Share of the live bytes that each further try leaves free besides."""
-_TRIES = 4
+_TRIES, _LATE_TRIES = 4, 2
 
-TRY_SHARE = 0.25
-"""Share of the time limit that each further try has: all together have less than the first."""
+FIRST_SHARE, TRY_SHARE, LEAST_TRY_SHARE = 0.7, 0.25, 0.1
+"""Shares of the time limit: of the first search, of each further try at most, and at least. What is left is
+for addresses and simulations."""
+
+_PLACINGS = 12
+"""So many times as first fit took: with less time than that, only first fit gives addresses."""
 
 _TOLERANCE = 1e-3
 """Share of the period that less memory may cost without a search for another schedule."""
@@ -74,24 +80,33 @@ def in_arena(
     answer: SolverResult,
     retry: Callable[[Problem], SolverResult],
     report: Callable[[str], None],
+    clock: Clock | None = None,
 ) -> tuple[SolverResult, Problem, Layout]:
     """Return an answer with a layout within the budget, and the problem of fewer live bytes that it answers.
 
     answer: the solver's for the whole budget.
     retry: solves for fewer live bytes.
+    clock: of the time limit, which began before the solver did. After it _LATE_TRIES further searches begin
+        at most, short ones: an answer is worth more than the seconds.
 
     Raises InfeasibleError.
     """
-    asked, least, fitting = problem, inf, list[Placed]()
+    asked, least, fitting, clock = problem, inf, list[Placed](), clock or Clock(None)
     for number in range(_TRIES):
-        figures = _figures(asked, answer)
-        placed = without_loss(asked, answer, figures, problem.budget)
+        figures, begin = _figures(asked, answer), monotonic()
+        placed = _placed(asked, answer, problem.budget, effort=0)
+        hurried = clock.left < _PLACINGS * (monotonic() - begin)
+        if not hurried:
+            placed = _with_effort(placed, figures, problem.budget)
         least = min(least, placed.layout.size)
         if placed.layout.size <= problem.budget:
             fitting.append(placed)
             break
-        fitting += _with_less(placed, figures.least_budget, problem.budget)
-        if number == _TRIES - 1 or answer.interrupted:
+        last = number == _TRIES - 1 or answer.interrupted or (number >= _LATE_TRIES and clock.over)
+        if last or not hurried:
+            halvings = 1 if hurried else _HALVINGS
+            fitting += _with_less(placed, figures.least_budget, problem.budget, halvings)
+        if last:
             break
         # At least so much less: an arena a hair too large would ask for nearly the same schedule.
         share = min(problem.budget / placed.layout.size, 1 - _LESS * number)
@@ -110,7 +125,11 @@ def in_arena(
 
 def without_loss(asked: Problem, answer: SolverResult, figures: Figures, target: int) -> Placed:
     """Place the copies in the target size if first fit is enough, else in the smallest that costs no time."""
-    placed = _placed(asked, answer, target, effort=0)
+    return _with_effort(_placed(asked, answer, target, effort=0), figures, target)
+
+
+def _with_effort(placed: Placed, figures: Figures, target: int) -> Placed:
+    asked, answer = placed.asked, placed.answer
     if placed.layout.size <= target:
         return placed
     slowest = figures.time * (1 + _TOLERANCE)
@@ -122,10 +141,10 @@ def without_loss(asked: Problem, answer: SolverResult, figures: Figures, target:
     return _placed(replace(asked, budget=room), answer, target, EFFORT)
 
 
-def _with_less(placed: Placed, low: int, target: int) -> Iterator[Placed]:
+def _with_less(placed: Placed, low: int, target: int, halvings: int) -> Iterator[Placed]:
     """Yield those in less memory that fit, down to `low`: with that, all that can wait does."""
     high = placed.asked.budget
-    for number in range(_HALVINGS):
+    for number in range(halvings):
         middle = (low + high) // 2 if number else low
         if middle >= high:
             return

@@ -41,6 +41,7 @@ from ...planner.variants import uses_host
 from ..allowed import Restriction, restrict
 from ..bounds.lower_bounds import ALL_OPERATIONS, lower_bounds, proofs_of_none
 from ..candidates import device_limit
+from ..clock import Clock
 from ..incumbent import PROVEN, Incumbent
 from ..problem import (
     Bound,
@@ -55,7 +56,7 @@ from ..problem import (
 )
 from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
-from .arena import TRY_SHARE, in_arena
+from .arena import FIRST_SHARE, LEAST_TRY_SHARE, TRY_SHARE, in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
 from .overlapping import refuse_addresses, solve_overlapping
 from .warm_start import solve_from, start_figures
@@ -184,12 +185,16 @@ def _solve(
     module = module_of(entry(name))
     chosen = parse_settings(name, module.Settings, settings)
     known = None if start is None else start_figures(problem, start)
-    begin = perf_counter()
-    options = Options(time_limit, chosen, report, race=race, start=start)
+    begin, clock = perf_counter(), Clock(time_limit)
+    race.clock = clock
+    first = FIRST_SHARE * time_limit if addresses and time_limit is not None else time_limit
+    options = Options(first, chosen, report, race=race, start=start)
     asked, layout = problem, None
 
     def for_less(less: Problem) -> SolverResult:
-        limit = None if time_limit is None else TRY_SHARE * time_limit
+        limit = time_limit
+        if limit is not None:
+            limit = max(LEAST_TRY_SHARE * limit, min(TRY_SHARE * limit, clock.left))
         return sound(less, replace(options, time_limit=limit, race=Incumbent(), start=None))[0]
 
     def sound(asked: Problem, options: Options) -> tuple[SolverResult, Figures]:
@@ -206,7 +211,7 @@ def _solve(
             gap = getattr(chosen, "gap", None) or 0.0
             answer, figures = solve_from(start, known, gap, race, lambda: sound(problem, options))
         if addresses:
-            answer, asked, layout = in_arena(name, problem, answer, for_less, report)
+            answer, asked, layout = in_arena(name, problem, answer, for_less, report, clock=clock)
     except InfeasibleError as refusal:
         refusal.seconds = perf_counter() - begin
         proven = [] if refusal.proven_infeasible else proofs_of_none(problem, bound_seconds)

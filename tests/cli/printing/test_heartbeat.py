@@ -9,8 +9,6 @@ from time import monotonic, sleep
 import pytest
 from memplan.cli.printing import heartbeat
 from memplan.cli.printing.output import Output
-from memplan.cli.printing.race_log import RaceLog
-from memplan.solvers.incumbent import Incumbent
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +26,21 @@ def lines(capsys: pytest.CaptureFixture[str], wanted: str) -> str:
 
 
 def test_a_command_without_a_terminal_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
-    with Output().logged("solving") as (report, above):
+    best = list[str]()
+
+    class State:
+        def __str__(self) -> str:
+            return "".join(best)
+
+    with Output().logged("solving", State()) as (report, above):
         assert re.search(r"^plan: \d+ s: solving$", lines(capsys, "solving"), re.MULTILINE)
         report("second part")
         assert "second part" in lines(capsys, "second part")
-        above("best 1 s")
+        best.append("best 1 s")
+        above("a row of the table")  # for terminals
         shown = lines(capsys, "best 1 s")
         assert "second part; best 1 s" in shown
+        assert "row" not in shown
         report("third part")
         assert "third part; best 1 s" in lines(capsys, "third part")  # each line has the best
     capsys.readouterr()
@@ -57,15 +63,6 @@ def test_quiet_and_short_commands_say_nothing(
     with Output(quiet=quiet).status("solving"):
         sleep(0.1)
     assert capsys.readouterr().err == ""
-
-
-def test_a_search_is_told_in_sentences() -> None:
-    said: list[str] = []
-    race = Incumbent()
-    race.listen = log = RaceLog(said.append, sentences=True)
-    race.proved(1.0, "bound of all")
-    log.close()
-    assert said[-1] == "best -, bound 1.0000 s, gap - (bound of all)"
 
 
 def test_the_rate_is_ten_seconds() -> None:

@@ -43,11 +43,12 @@ def test_a_gap_of_which_nothing_is_known_is_no_share() -> None:
     race.proved(0.25, "links")
     assert race.history[-1].gap == 0.75
     written = list[str]()
-    log = RaceLog(written.append, sentences=True)
+    log = RaceLog(written.append)
     for standing in race.history:
         log._next = 0.0
         log(standing)
-    assert [line.partition("gap ")[2] for line in written] == ["- (fsdp)", "75.00% (links)"]
+    rows = [line.split()[-2:] for line in written if "source" not in line]
+    assert rows == [["-", "fsdp"], ["75.00%", "links"]]
     known, unknown = (Progress(1.0, bound, 1.0).line(1.0) for bound in (0.25, 0.0))
     assert "gap 75.00%," in known
     assert "gap -," in unknown

@@ -6,13 +6,14 @@ period is the time of all runs: no schedule is faster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from time import monotonic
 
 import numpy as np
 
 from ....graphs.arrays import Ints
+from ....graphs.compiled import is_compiled
 from ....graphs.units import duration
 from ...annealing import Cooling, seed
 from ...problem import Options
@@ -51,16 +52,20 @@ class OrderSearch:
         self.best: Ints | None = None
         self.seconds = inf
 
+    def _report_compiling(self, function: Callable[..., object]) -> None:
+        if not is_compiled(function):  # what is kept on disk is loaded in a moment
+            self.options.report(COMPILING)
+
     def _load_replay(self) -> None:
         """Load the compiled replay, so that compiling takes none of the limited time."""
         if not period.signatures:  # pyright: ignore[reportFunctionMemberAccess]
-            self.options.report(COMPILING)
+            self._report_compiling(period)
             period(self.facts, np.arange(len(self.facts.seconds)), self.scratch)
 
     def _load(self) -> None:
         """Load the compiled search, so that compiling takes none of the limited time."""
         if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
-            self.options.report(COMPILING)
+            self._report_compiling(anneal)
             seed(0)
             nothing = np.arange(len(self.facts.seconds))
             # Compiling is not the search's time.

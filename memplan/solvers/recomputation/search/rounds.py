@@ -65,12 +65,13 @@ _SLOTS_A_RUN = 8
 def load(options: Options) -> None:
     """Load the compiled code, so that it takes no time from the search.
 
-    Raises KeyboardInterrupt if it is not compiled, and the answer is requested at once.
+    Raises KeyboardInterrupt if it is not loaded yet, and the answer is requested at once.
     """
     if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
         if options.cancelled():
             raise KeyboardInterrupt
-        options.report(COMPILING)
+        if not at_hand():
+            options.report(COMPILING)
         seed(0)
         instance, nothing = instance_of(chain(2)), np.zeros(0, np.int64)
         at = sequence(instance, nothing)

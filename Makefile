@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-fast test-scripts docs lint wheel fuzz bounds versions clock mutants nightly clean
+.PHONY: demo test test-all test-fast test-scripts docs lint wheel release fuzz bounds versions clock mutants nightly clean
 
 demo: $(VENV)/ready
 	mkdir -p demo
@@ -62,6 +62,10 @@ lint: $(VENV)/ready
 
 wheel: $(VENV)/ready
 	PYTHON=$(BIN)/python sh tests/wheel.sh
+
+# What an index would take: both archives, their metadata, the README as it renders, one version, a run of the wheel.
+release: $(VENV)/ready
+	PYTHON=$(BIN)/python sh tests/release.sh
 
 # The lower bounds of pyproject.toml, but .venv's torch: another is gigabytes. `versions`: the oldest and newest of all.
 bounds: $(VENV)/ready

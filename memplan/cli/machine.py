@@ -78,8 +78,9 @@ def machine(
 
     Measured are the copies between device and host, alone, both ways at once and small ones (for what each
     takes besides its bytes), AdamW on each, and with --disk reading and writing there, past the page cache.
-    It takes some ten seconds. With --network, under torchrun, all processes measure gathers and scatters
-    between them together, and the first writes the file.
+    Where both ways at once are slower, the file says what they share. It takes some ten seconds. With
+    --network, under torchrun, all processes measure copies, gathers and scatters together, and the first
+    writes the file.
 
     \b
     plan machine -o machine.yaml --disk /scratch

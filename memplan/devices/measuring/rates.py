@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...graphs.machine import Link
+from ...graphs.machine import JointRate, Link
 
 TARGET_SECONDS = 0.5
 """Repetitions go on so long, but for the fewest and the most."""
@@ -45,16 +45,46 @@ class CopyRates(NamedTuple):
     both: tuple[Rate, ...]
     pageable: tuple[Rate, ...] = ()
 
-    def link(self) -> Link:
+    def link(self, *, shared: bool = False) -> Link:
         """Return the link that plans count with.
 
         Its rate is that of the largest size while both directions are busy: schedules copy in both all the
-        time. Its latency is that of this direction alone. If there are several sizes, copies of these take
+        time. If they share something, which the machine's file then says, it is that of this direction alone.
+        Its latency is that of this direction alone, too. If there are several sizes, copies of these take
         what they did.
         """
+        rates = self.alone if shared else self.both
         pageable = figure(self.pageable[-1]) if self.pageable else None
         least = float(f"{latency(self.small, self.alone[-1]):.3g}")
-        return Link(figure(self.both[-1]), least, pageable, _measured(least, self.both))
+        return Link(figure(rates[-1]), least, pageable, _measured(least, rates))
+
+
+IN_TURNS, APART = 1.15, 1.6
+"""Work of both directions at once over that of one: up to the first they take turns, from the second on they
+share nothing worth telling (on an H200 1.77, on another 1.67: benchmarks/results/gpu.md)."""
+
+
+class Pair(NamedTuple):
+    """Two links, and what they share: groups that take turns, or groups with a rate."""
+
+    links: tuple[Link, Link]
+    shared: tuple[tuple[str, ...], ...] = ()
+    joint_rates: tuple[JointRate, ...] = ()
+
+
+def pair_of(names: tuple[str, str], ways: tuple[CopyRates, CopyRates]) -> Pair:
+    """Return the links of two directions by what they reached alone and both at once."""
+    alone, both = [figure(way.alone[-1]) for way in ways], [figure(way.both[-1]) for way in ways]
+    # How much of what it does alone each direction does while the other one is busy.
+    work = sum(at_once / one for one, at_once in zip(alone, both, strict=True))
+    if work >= APART:
+        return Pair((ways[0].link(), ways[1].link()))
+    links = (ways[0].link(shared=True), ways[1].link(shared=True))
+    if work > IN_TURNS:
+        return Pair(links, joint_rates=(JointRate(names, max(*alone, sum(both))),))
+    # Less than in turns: both at once disturb each other, as reads and writes of some disks.
+    slow = 1 / work if work < 1 else 1.0
+    return Pair((links[0].slowed(slow), links[1].slowed(slow)), shared=(names,))
 
 
 def _measured(least: float, rates: Sequence[Rate]) -> tuple[tuple[int, float], ...]:

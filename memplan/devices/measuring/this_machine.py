@@ -18,7 +18,7 @@ from ..device.threads import processors, update_threads
 from .disk_rates import disk_rates
 from .link_rates import link_rates
 from .pinnable import pinnable
-from .rates import Rate, all_rates, figure
+from .rates import Rate, all_rates, figure, pair_of
 from .update_rates import update_rates
 
 
@@ -67,11 +67,14 @@ def measure_machine(
     report("pinning host memory")
     host_limit, pins = host_memory(), pinnable(device_of(device))
     notes.append(f"host: {format_bytes(host_limit.bytes)} by {host_limit.source}; pinned: {pins.source}")
+    pair = pair_of(("d2h", "h2d"), copies)
     rates = [*all_rates(*copies), *(() if memory is None else near), *host]
     machine = Machine(
         host_limit.bytes if memory is None else memory,
         host_limit.bytes,
-        links=Links(*(way.link() for way in copies)),
+        links=Links(*pair.links),
+        shared=pair.shared,
+        joint_rates=pair.joint_rates,
         updates=Updates(*map(figure, (near[0], host[0], near[1], host[1]))),
         pinned=pins.bytes,
     )
@@ -82,8 +85,15 @@ def measure_machine(
                 f"{disk} can't be read past the page cache (no O_DIRECT): copies were flushed and dropped, "
                 "those of a plan stay in it while there is memory"
             )
-        links = replace(machine.links, disk_read=found.read.link(), disk_write=found.write.link())
-        machine = replace(machine, disk_capacity=found.free, links=links)
+        disk_pair = pair_of(("disk_read", "disk_write"), (found.read, found.write))
+        read, write = disk_pair.links
+        machine = replace(
+            machine,
+            disk_capacity=found.free,
+            links=replace(machine.links, disk_read=read, disk_write=write),
+            shared=(*machine.shared, *disk_pair.shared),
+            joint_rates=(*machine.joint_rates, *disk_pair.joint_rates),
+        )
     return Measured(machine, device_of(device).name(), tuple(rates), tuple(notes))
 
 

@@ -14,10 +14,13 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from ...graphs.errors import InputError
+from ...graphs.machine import JointRate, Machine
 from ..device.choice import best_device, device_of, use_device_of_rank
 from ..sharded.meshes import Mesh
 from ..sharded.network import measure_network
 from ..sharded.ranks import Ranks
+from .link_rates import SIZES, link_rates
+from .rates import figure
 from .this_machine import Measured, measure_machine
 
 _START = "torchrun --nproc-per-node 2 -m memplan machine --network"
@@ -54,6 +57,9 @@ def measure_with_network(
                 lambda: None if ranks.rank else measure_machine(device, disk, report),
                 "can't measure its machine",
             )
+            report("measuring copies of all ranks at once")
+            rates = ranks.together(lambda: copies_at_once(device), "can't measure its copies")
+            slowest = min(ranks.gathered(rates))
             report("measuring the network")
             peers = measure_network(ranks)
         finally:
@@ -62,8 +68,40 @@ def measure_with_network(
         dist.destroy_process_group()
     if found is None:
         return None
-    links = replace(found.machine.links, peers=peers)
-    return found._replace(machine=replace(found.machine, links=links))
+    machine = with_slots(found.machine, slowest, ranks.on_node)
+    return found._replace(machine=replace(machine, links=replace(machine.links, peers=peers)))
+
+
+def copies_at_once(device: str) -> float:
+    """Return the bytes/s of copies each way, both at once. All ranks call it at the same time."""
+    return figure(link_rates(device, SIZES[-1:])[0].both[-1])
+
+
+_SLOWER = 0.85
+"""Ranks share a resource if one reaches no more than this part of what it does alone."""
+
+
+def with_slots(machine: Machine, slowest: float, ranks: int) -> Machine:
+    """Return a node's machine with what its ranks share on the way to host memory.
+
+    slowest: bytes/s each way, both at once, of the slowest rank while all ranks of the node copy.
+    """
+    links = machine.links.d2h, machine.links.h2d
+    if ranks < 2 or None in links or slowest > _SLOWER * _both_at_once(machine):
+        return machine
+    # Of both directions and of all ranks; no link alone may be faster than it.
+    alone = max(link.rate for link in links if link)
+    slots = JointRate(("d2h", "h2d"), max(2 * slowest * ranks, alone), slots=ranks)
+    return replace(machine, joint_rates=(*machine.joint_rates, slots))
+
+
+def _both_at_once(machine: Machine) -> float:
+    """Return the bytes/s each way of one rank alone, by its links and what they share."""
+    ways = ("d2h", "h2d")
+    rates = [link.rate for link in (machine.links.d2h, machine.links.h2d) if link]
+    if any(set(ways) <= {*group} for group in machine.shared):
+        return min(rates) / 2
+    return min([*rates, *(joint.rate / 2 for joint in machine.joint_rates if {*ways} <= {*joint.links})])
 
 
 def _mesh(device: str, count: int, replicas: int | None) -> Mesh:

@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,16 @@ from memplan.devices.device.choice import device_of
 from memplan.devices.measuring import disk_rates as disk
 from memplan.devices.measuring import link_rates, rates, this_machine, update_rates
 from memplan.devices.measuring import pinnable as pinning
-from memplan.devices.measuring.rates import Rate, latency, rate_of, repeated
+from memplan.devices.measuring.rates import CopyRates, Rate, latency, rate_of, repeated
+from memplan.devices.measuring.this_network import with_slots
 from memplan.devices.storage.disk import Disk
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.files.machine import load_machine
+from memplan.graphs.files.shared import check_joint_rates
 from memplan.graphs.generators import chain
+from memplan.graphs.machine import JointRate, Links, Machine
+from memplan.graphs.machines.nodes import part_of_node
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays
@@ -94,6 +99,55 @@ def test_small_copies_take_what_the_device_takes_for_each(monkeypatch: pytest.Mo
     for small, large in zip(link_rates.small_rates(device), link_rates._rates(device, MIB)[:2], strict=True):
         assert 0.0009 <= small.bytes / small.median < 0.0025
         assert 0.0005 <= latency(small, large) < 0.0025
+
+
+def copies(alone: float, both: float) -> CopyRates:
+    """Rates of copies of 100 bytes, one direction alone and both at once; 1 ms for each copy."""
+    small = Rate("small", 1, 0, 1000.0, 0)
+    return CopyRates(small, (Rate("alone", 100, 0, alone, 0),), (Rate("both", 100, 0, both, 0),))
+
+
+WAYS = {
+    # Rates alone and at once of both directions -> what they share, and the links' rates.
+    "apart": ((50.0, 40.0, 50.0, 40.0), (), (), (40.0, 40.0)),
+    "in turns": ((50.0, 25.0, 50.0, 25.0), (("d2h", "h2d"),), (), (50.0, 50.0)),
+    "other rates in turns": ((60.0, 30.0, 20.0, 10.0), (("d2h", "h2d"),), (), (60.0, 20.0)),
+    "worse than in turns": ((50.0, 20.0, 50.0, 20.0), (("d2h", "h2d"),), (), (40.0, 40.0)),
+    "up to a rate": ((50.0, 35.0, 50.0, 30.0), (), (JointRate(("d2h", "h2d"), 65.0),), (50.0, 50.0)),
+    "no less than one alone": (
+        *((90.0, 20.0, 20.0, 20.0), (), (JointRate(("d2h", "h2d"), 90.0),), (90.0, 20.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("measured", "shared", "joint_rates", "found"), WAYS.values(), ids=WAYS)
+def test_what_two_directions_share(
+    measured: tuple[float, float, float, float],
+    shared: tuple[tuple[str, ...], ...],
+    joint_rates: tuple[JointRate, ...],
+    found: tuple[float, float],
+) -> None:
+    pair = rates.pair_of(("d2h", "h2d"), (copies(*measured[:2]), copies(*measured[2:])))
+    assert (pair.shared, pair.joint_rates) == (shared, joint_rates)
+    assert tuple(link.rate for link in pair.links) == pytest.approx(found)
+    check_joint_rates(Machine(links=Links(*pair.links), joint_rates=pair.joint_rates))
+
+
+def test_what_the_ranks_of_a_node_share() -> None:
+    """Two ranks that reach 30 B/s each way together, where one alone reaches 40: 120 B/s for both."""
+    machine = Machine(links=Links(40.0, 40.0))
+    assert with_slots(machine, 38.0, 2) == machine
+    assert with_slots(machine, 20.0, 1) == machine
+    slots = with_slots(machine, 30.0, 2)
+    assert slots.joint_rates == (JointRate(("d2h", "h2d"), 120.0, slots=2),)
+    assert part_of_node(slots, 2).joint_rates == (JointRate(("d2h", "h2d"), 60.0),)
+    # One rank's directions share something already: nothing more if the ranks are no slower together.
+    for alone in (replace(machine, shared=(("d2h", "h2d"),)), Machine(links=machine.links, joint_rates=HALF)):
+        assert with_slots(alone, 19.0, 2) == alone
+        assert with_slots(alone, 10.0, 2).joint_rates[-1] == JointRate(("d2h", "h2d"), 40.0, slots=2)
+
+
+HALF = (JointRate(("d2h", "h2d"), 40.0),)
 
 
 def test_both_ways_last_until_the_slower_is_done() -> None:
@@ -208,7 +262,8 @@ def test_a_device_is_asked_what_it_can_pin(monkeypatch: pytest.MonkeyPatch) -> N
 # ── the command ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_measured_machine_is_one_to_solve_for(plan: Plan) -> None:
+def test_the_measured_machine_is_one_to_solve_for(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "APART", 0.0)  # whatever a busy machine shows: rates of both at once
     Path("there").mkdir()
     result = plan("machine", "--disk", "there", "-o", "machine.yaml", "--json")
     assert result.exit_code == 0, result.stderr

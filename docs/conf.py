@@ -79,7 +79,10 @@ def variables(app: Sphinx, ctx: object, lines: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("sphinx-click-process-envars", variables)
+    for event in ("sphinx-click-process-envvars", "sphinx-click-process-envars"):
+        if event not in app.events.events:  # sphinx-click declares the first, and emits the second
+            app.add_event(event)
+        app.connect(event, variables)
     app.connect("sphinx-click-process-description", examples)
     app.connect("source-read", outside)
     app.connect("autodoc-process-docstring", arguments)

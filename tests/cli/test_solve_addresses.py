@@ -192,7 +192,7 @@ def test_further_tries_have_a_quarter_of_the_time_each(
     assert given == limits
 
 
-def test_when_time_is_over_few_and_short_searches_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_time_is_over_searches_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a large graph, where addresses and simulations take as long as a search."""
     moment, asked = [0.0], list[float]()
     own = tw_remat.solve
@@ -214,7 +214,7 @@ def test_when_time_is_over_few_and_short_searches_begin(monkeypatch: pytest.Monk
     with pytest.raises(InfeasibleError, match="no addresses within"):
         solve("tw-remat", problem, 8.0, bound_seconds=0, addresses=True)
     assert sum(asked) <= 8.8
-    assert moment[0] <= 11.0, "addresses take the rest"
+    assert moment[0] <= 11.5, "addresses take the rest"
 
 
 def test_a_solver_is_asked_for_less_until_the_arena_fits(monkeypatch):

@@ -31,7 +31,7 @@ from ..problem import InfeasibleError, Problem, SolverResult, Status
 
 _LESS = 0.02
 """Share of the live bytes that each further try leaves free besides."""
-_TRIES, _LATE_TRIES = 4, 2
+_TRIES = 4
 
 FIRST_SHARE, TRY_SHARE, LEAST_TRY_SHARE = 0.7, 0.25, 0.1
 """Shares of the time limit: of the first search, of each further try at most, and at least. What is left is
@@ -86,8 +86,8 @@ def in_arena(
 
     answer: the solver's for the whole budget.
     retry: solves for fewer live bytes.
-    clock: of the time limit, which began before the solver did. After it _LATE_TRIES further searches begin
-        at most, short ones: an answer is worth more than the seconds.
+    clock: of the time limit, which began before the solver did. Searches after it are short ones: an answer
+        is worth more than these seconds.
 
     Raises InfeasibleError.
     """
@@ -102,7 +102,7 @@ def in_arena(
         if placed.layout.size <= problem.budget:
             fitting.append(placed)
             break
-        last = number == _TRIES - 1 or answer.interrupted or (number >= _LATE_TRIES and clock.over)
+        last = number == _TRIES - 1 or answer.interrupted
         if last or not hurried:
             halvings = 1 if hurried else _HALVINGS
             fitting += _with_less(placed, figures.least_budget, problem.budget, halvings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -43,11 +44,11 @@ def test_a_profile_that_cannot_be_written_is_elsewhere_and_named(
 
     saved: list[str] = []
 
-    def full(graph: Graph, path: Path) -> None:
+    def full(graph: Graph, path: Path, **named: Any) -> None:
         saved.append(path.name)
         if len(saved) == 1:
             raise InputError(f"{path}: cannot be written: No space left on device")
-        save_graph(graph, path)
+        save_graph(graph, path, **named)
 
     monkeypatch.setattr(profile, "save_graph", full)
     result = plan("profile", "m.py", "--gpu", "rtx3060", "-o", "g.json")

@@ -27,7 +27,7 @@ CHAINS = [
 NO_CHAINS = [layered(9, width=3), layered(8, seed=5, width=2)]
 GRAPHS = {graph.name + str(index): graph for index, graph in enumerate([*CHAINS, unet(1), *NO_CHAINS])}
 SOLVERS = [entry.name for entry in registry.entries() if not entry.needs_links]
-SHARDED = {"fsdp", "fsdp-prefetch", "sharded-search"}
+SHARDED = {"fsdp", "fsdp-tuned", "fsdp-prefetch", "sharded-search"}
 MOVERS = [entry.name for entry in registry.entries() if entry.needs_links and entry.name not in SHARDED]
 """They move data: held against exhaustive search in test_offload_solvers.py.
 

@@ -48,7 +48,7 @@ PROCESSES = ("auto", "moccasin", "rockmate", "hiremate")
 """Solvers that start processes or combine the others: the solvers that they use are tested here."""
 
 SOLVERS = [entry.name for entry in registry.entries() if entry.module.startswith(".")]
-SHARDED = ("fsdp", "fsdp-prefetch", "sharded-search")
+SHARDED = ("fsdp", "fsdp-tuned", "fsdp-prefetch", "sharded-search")
 """Solvers of sharded graphs alone, whose shares are rounded up: solvers/offloading/test_sharded.py."""
 QUICK = [solver for solver in SOLVERS if solver not in (*PROCESSES, *SHARDED)]
 

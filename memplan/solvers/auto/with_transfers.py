@@ -9,8 +9,8 @@
     joint, more          with other random numbers, one for each core beyond two
 
 So the answer is never slower than any of theirs, nor than a policy that ends within the time limit: with one
-core policies come before joint. In sharded training FSDP2's policies come first, before a
-time limit begins, so that the answer is never slower than they are; the others are fsdp-prefetch and
+core policies come before joint. In sharded training FSDP2's policies come first, before a time limit begins,
+so that the answer is never slower than they are, tuned by hand; the others there are fsdp-prefetch and
 sharded-search. All members end once the best is proven to be within the gap: the offloading bound for any
 order is computed alongside the first members. Code that members need is compiled once on a machine, by other
 processes, alongside the other members or before a time limit begins. With one core the members take turns,
@@ -47,16 +47,16 @@ from .stopping import default_seconds, ending
 from .workers import SolverWorkers
 
 POLICIES = (
+    "paged-optimizer",
+    "l2l",
+    "zero-infinity",
+    "zero-offload",
     "block-swap",
     "checkpoint-offload",
     "activation-offload",
-    "optimizer-offload",
-    "paged-optimizer",
-    "l2l",
     "greedy-star",
     "stronghold",
-    "zero-infinity",
-    "zero-offload",
+    "optimizer-offload",
 )
 """Solvers that simulate a few schedules of a fixed form. They have no share: what is cut short has nothing.
 
@@ -76,7 +76,7 @@ OTHERS = {
 FIRST = "first schedule"
 """The name of what is found before any member begins."""
 
-SHARDED_FIRST = "fsdp"
+SHARDED_FIRST = "fsdp-tuned"
 """The solver that comes first for graphs of sharded training, and has the time that it takes."""
 
 SHARDED_OTHERS = {"fsdp-prefetch": 0.05, "sharded-search": 0.15}

@@ -289,6 +289,15 @@ _OURS = (
         sharded=True,
     ),
     Entry(
+        "fsdp-tuned",
+        ".offloading.sharded.fsdp_tuned",
+        "graphs of sharded training",
+        "PyTorch, torch/distributed/fsdp; torchtitan",
+        "fsdp tuned by hand: checkpoints and regathered weights in the first layers alone; never slower",
+        needs_links=True,
+        sharded=True,
+    ),
+    Entry(
         "fsdp-prefetch",
         ".offloading.sharded.fsdp_prefetch",
         "graphs of sharded training",

@@ -287,7 +287,7 @@ MOVING = Machine(links=Links(2**18, 2**18))
 
 def test_with_links_every_solver_that_moves_tensors_is_asked() -> None:
     own = [entry for entry in registry.entries() if entry.module.startswith(".")]
-    sharded = {with_transfers.SHARDED_FIRST, *with_transfers.SHARDED_OTHERS}
+    sharded = {"fsdp", with_transfers.SHARDED_FIRST, *with_transfers.SHARDED_OTHERS}  # fsdp is in the first
     asked = {"joint", *with_transfers.POLICIES, *with_transfers.OTHERS, *sharded} - {"search"}
     assert {entry.name for entry in own if entry.needs_links} == asked
 

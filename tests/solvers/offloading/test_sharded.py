@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from math import inf
 
@@ -13,11 +12,7 @@ import pytest
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.machine import Links, Machine, Peers
-from memplan.graphs.transformations.sharding import sharded
-from memplan.graphs.transformations.updates import ADAMW, with_updates
-from memplan.instances.models import model_named
-from memplan.instances.transformer import Rates, Training, transformer
+from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule, Verb
@@ -30,26 +25,7 @@ from memplan.solvers.offloading.sharded.policies import POLICIES
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Technique
 from memplan.solvers.recomputation.search import search
 from memplan.solvers.registry import run as registry
-
-RATES = (2.0**19, 2.0**21, 2.0**24)
-
-
-@cache
-def layers(rate: float = inf, latency: float = 0.0) -> Graph:
-    """Eight layers in one chain, on eight ranks."""
-    graph = with_updates(chain(8, seed=3), optimizer=ADAMW, when="in-backward", device_rate=2.0**24)
-    graph = sharded(graph, Peers(rate, latency, ranks=8))
-    return replace(graph, machine=Machine(links=Links(peers=Peers(rate, latency, ranks=8))))
-
-
-@cache
-def language_model(name: str, layers: int | None = None) -> Graph:
-    """A language model on eight ranks over PCIe, with AdamW; with other than its own number of layers."""
-    model = model_named(name)
-    model = model if layers is None else replace(model, layers=layers)
-    rates = Rates(flops=150e12, update_device=90e9, update_host=1e9)
-    graph, peers = transformer(model, Training(4, 512), rates), Peers(20e9, 30e-6, ranks=8)
-    return replace(sharded(graph, peers), machine=Machine(links=Links(peers=peers)))
+from sharded_graphs import RATES, language_model, layers
 
 
 def gathers(graph: Graph, schedule: Schedule) -> Counter[int]:
@@ -147,7 +123,7 @@ def test_policies_that_fail_cost_auto_their_own_answer_alone(
 
     monkeypatch.setattr(fsdp, "built_policies", fail)
     found = registry.solve("auto", Problem(layers(inf), 2**50), 1.0, {"workers": workers}, bound_seconds=0)
-    assert "fsdp failed: RuntimeError: broken" in found.notes
+    assert "fsdp-tuned failed: RuntimeError: broken" in found.notes
 
 
 @pytest.mark.scripts

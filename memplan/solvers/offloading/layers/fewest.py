@@ -1,10 +1,10 @@
-"""The fewest layers, blocks or updates to offload with which a schedule fits the device, by bisection."""
+"""The fewest layers, blocks or updates to offload with which a schedule fits the device, by interpolation."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, inf
 
 from ....graphs.errors import InputError
 from ....graphs.machine import Machine
@@ -62,13 +62,35 @@ def fewest(
     residency: of a number, the decisions with so many offloaded.
     """
     # More of them take more of the host: one that is too small would hide that few suffice.
-    roomy, limit = replace(machine, host_capacity=None, pinned=None), device_limit(problem)
+    roomy = replace(machine, device_capacity=None, host_capacity=None, pinned=None)
+    limit = device_limit(problem)
 
-    def fits(count: int) -> bool:
-        return simulate_residency(problem.graph, roomy, limit, residency(count)) is not None
+    def least(place: int) -> float:
+        held = simulate_residency(problem.graph, roomy, _ANY, residency(counts[place]))
+        return inf if held is None else held[1].least_budget
 
-    last = len(counts) - 1
-    return counts[bisect_left(counts, True, hi=last, key=fits) if fits(counts[last]) else last]
+    low, high = 0, len(counts) - 1
+    before = least(low)
+    if before <= limit or low == high:
+        return counts[low]
+    after = least(high)
+    if after > limit:
+        return counts[high]
+    tries = 0
+    while high - low > 1:
+        # Mostly each frees as much as the others; every third time by halves, where they do not.
+        part = 0.5 if before == inf or tries % 3 == 2 else (before - limit) / (before - after)
+        middle = min(max(low + ceil(part * (high - low)), low + 1), high - 1)
+        size, tries = least(middle), tries + 1
+        if size <= limit:
+            high, after = middle, size
+        else:
+            low, before = middle, size
+    return counts[high]
+
+
+_ANY = 2**62
+"""Bytes of a device of any size."""
 
 
 def fastest_of_fewest(

@@ -1,4 +1,4 @@
-"""FSDP2 as people tune it: the fastest of its 2 × 3 policies within the budget.
+"""FSDP2 with the same settings for all layers: the fastest of its 2 × 3 policies within the budget.
 
 Nothing is searched: policies.py has the schedules, and each is replayed, by compiled code on large graphs.
 The simulator validates the answer. A time limit does not end it: 4,000 operations take some seconds.
@@ -6,7 +6,7 @@ The simulator validates the answer. A time limit does not end it: 4,000 operatio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -26,7 +26,7 @@ from ...candidates import device_limit, infeasible
 from ...clock import Clock
 from ...problem import NotAcceptedError, Options, Problem, SolverResult, Status
 from ..joint.compiling import compile_replay
-from .policies import POLICIES, Policy, accepted, policy_residency
+from .policies import POLICIES, LayeredPolicy, Policy, accepted, policy_residency
 
 NAME = "fsdp"
 
@@ -46,7 +46,7 @@ class TimedPolicy(NamedTuple):
     seconds: of an iteration, None if it does not fit.
     """
 
-    policy: Policy
+    policy: Policy | LayeredPolicy
     schedule: Schedule
     least: int
     seconds: float | None
@@ -54,25 +54,33 @@ class TimedPolicy(NamedTuple):
 
 def solve(problem: Problem, options: Options) -> SolverResult:
     accepted(problem.graph, NAME)
-    clock, timed, fitting = Clock(None, options.cancelled), list[TimedPolicy](), list[tuple[float, int]]()
+    clock, timed = Clock(None, options.cancelled), list[TimedPolicy]()
     with clock.until_interrupted():
-        for number, one in enumerate(_timed_policies(problem)):
+        for one in timed_policies(problem):
             timed.append(one)
-            if one.seconds is not None:
-                fitting.append((one.seconds, number))
-            if fitting and clock.expired:
+            if clock.expired and any(each.seconds is not None for each in timed):
                 break
-    for _seconds, number in sorted(fitting):
-        policy, schedule = timed[number][:2]
+    return fastest_that_holds(NAME, problem, options, timed, clock)
+
+
+def fastest_that_holds(
+    solver: str, problem: Problem, options: Options, timed: Sequence[TimedPolicy], clock: Clock
+) -> SolverResult:
+    """Return the fastest policy that fits and that the simulator accepts.
+
+    Raises InfeasibleError with the smallest budget of any, or KeyboardInterrupt.
+    """
+    fitting = [one for one in timed if one.seconds is not None]
+    for policy, schedule, *_figures in sorted(fitting, key=lambda one: one.seconds or 0.0):
         if _least_budget(problem, schedule) <= device_limit(problem):
-            options.report(f"{NAME}: {policy}")
+            options.report(f"{solver}: {policy}")
             bound, interrupted = time_bound(problem.graph), clock.interrupted
             return SolverResult(schedule, Status.HEURISTIC, bound, interrupted, policy=str(policy))
     clock.raise_if_interrupted()
     by_memory = (one.schedule for one in sorted(timed, key=lambda one: one.least))
     smallest = next((one for one in by_memory if _least_budget(problem, one) < inf), None)
     least = None if smallest is None else int(_least_budget(problem, smallest))
-    raise infeasible(NAME, problem, least, smallest)
+    raise infeasible(solver, problem, least, smallest)
 
 
 def _least_budget(problem: Problem, schedule: Schedule) -> float:
@@ -82,28 +90,43 @@ def _least_budget(problem: Problem, schedule: Schedule) -> float:
     return inf
 
 
-def _timed_policies(problem: Problem) -> Iterator[TimedPolicy]:
-    """Yield the policies with their figures, by the compiled replay if loading it takes less than simulating.
+class PolicyTimer:
+    """Times policies: by the compiled replay if loading it takes less than simulating.
 
     The replay knows no rule but memory and time.
     """
-    graph, machine, limit = problem.graph, problem.machine or problem.graph.machine, device_limit(problem)
-    compiled = bool(replay.signatures)  # pyright: ignore[reportFunctionMemberAccess]
-    if not compiled and len(graph.operations) >= _LARGE and is_compiled(replay):
-        compile_replay()
-        compiled = True
-    if compiled:
-        replays = Replays(graph, machine or Machine())
-        for policy, schedule in built_policies(graph):
-            least = replays.least_budget(schedule)
-            if least is not None:
-                yield TimedPolicy(policy, schedule, least, replays.seconds(schedule, limit))
-        return
-    for policy, schedule, figures in policy_schedules(problem):
-        fits, seconds = figures.least_budget <= limit, None
-        if fits:
-            seconds = simulate(graph, schedule, budget=limit, machine=machine).figures.time
-        yield TimedPolicy(policy, schedule, figures.least_budget, seconds)
+
+    def __init__(self, problem: Problem) -> None:
+        self._graph, self._machine = problem.graph, problem.machine or problem.graph.machine or Machine()
+        self._limit = device_limit(problem)
+        compiled = bool(replay.signatures)  # pyright: ignore[reportFunctionMemberAccess]
+        if not compiled and len(self._graph.operations) >= _LARGE and is_compiled(replay):
+            compile_replay()
+            compiled = True
+        self._replays = Replays(self._graph, self._machine) if compiled else None
+
+    def timed(self, policy: Policy | LayeredPolicy, schedule: Schedule) -> TimedPolicy | None:
+        """Return a policy's figures; None if its schedule breaks a rule."""
+        if self._replays is not None:
+            least = self._replays.least_budget(schedule)
+            if least is None:
+                return None
+            return TimedPolicy(policy, schedule, least, self._replays.seconds(schedule, self._limit))
+        with suppress(InvalidScheduleError):
+            least, seconds = simulate(self._graph, schedule, machine=self._machine).figures.least_budget, None
+            if least <= self._limit:
+                held = simulate(self._graph, schedule, budget=self._limit, machine=self._machine)
+                seconds = held.figures.time
+            return TimedPolicy(policy, schedule, least, seconds)
+        return None
+
+
+def timed_policies(problem: Problem) -> Iterator[TimedPolicy]:
+    """Yield the policies that the graph has, with their figures."""
+    timer = PolicyTimer(problem)
+    for policy, schedule in built_policies(problem.graph):
+        if (one := timer.timed(policy, schedule)) is not None:
+            yield one
 
 
 def policy_schedules(problem: Problem) -> Iterator[tuple[Policy, Schedule, Figures]]:

@@ -1,9 +1,12 @@
-"""FSDP2's policies as schedules of a sharded graph: 2 × 3 of them.
+"""FSDP2's policies as schedules of a sharded graph: 2 × 3 of them, and those that treat layers unequally.
 
     weights       reshard: full weights are freed after forward and regathered for backward
                   keep: they stay from forward to backward (`reshard_after_forward=False`)
     activations   all kept; selective: attention and every second product of matrices are kept, the rest of a
                   layer is recomputed; full: a checkpoint around each layer
+
+A `LayeredPolicy` has full checkpoints on the first layers, selective ones on the layers after these, and
+regathers the weights of the first ones alone.
 
 A unit is a layer, the outermost module with a number in its name; the rest of the model is the root unit,
 whose weights stay. A unit's weights are gathered one unit ahead, each by itself; they are freed after their
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 from ....graphs.graph import Graph, Kind, Phase
@@ -49,14 +53,62 @@ class Policy(NamedTuple):
         return weights + words[self.activations]
 
 
+class LayeredPolicy(NamedTuple):
+    """A policy that is another for some layers.
+
+    layers: their number. full: the first layers, with checkpoints. selective: the layers after these, with
+    selective ones. resharded: the first layers, whose weights are regathered for backward.
+    """
+
+    layers: int
+    full: int
+    selective: int
+    resharded: int
+
+    def __str__(self) -> str:
+        words = [f"reshard {self.resharded} of {self.layers} layers"]
+        words += [f"selective checkpoints on {self.selective}"] if self.selective else []
+        words += [f"checkpoints on {self.full}"] if self.full else []
+        return ", ".join(words)
+
+
+class _Treatment(NamedTuple):
+    """The units that are treated otherwise than by default: checkpointed, or regathered for backward."""
+
+    full: AbstractSet[str]
+    selective: AbstractSet[str]
+    resharded: AbstractSet[str]
+
+
 POLICIES = tuple(
     Policy(reshard, activations) for reshard in (True, False) for activations in ("all", "selective", "full")
 )
 
 
-def policy_residency(graph: Graph, policy: Policy) -> Residency:
+def layers_of(graph: Graph) -> list[str]:
+    """Return the layers that have numbers, in the order in which forward runs them."""
+    phases = graph.operations.phase
+    paths = (path for path, phase in zip(graph.operations.layer, phases, strict=True) if phase < Phase.LOSS)
+    return [layer for layer in dict.fromkeys(map(numbered, paths)) if layer]
+
+
+def _treatment(graph: Graph, policy: Policy | LayeredPolicy) -> _Treatment:
+    layers = layers_of(graph)
+    if isinstance(policy, LayeredPolicy):
+        after = policy.full + policy.selective
+        first, then = layers[: policy.full], layers[policy.full : after]
+        return _Treatment({*first}, {*then}, {*layers[: policy.resharded]})
+    units = {*layers, *(_unit(graph, x) for x in graph.tensors.spread)} - {_ROOT}
+    checkpointed = {way: units if policy.activations == way else set[str]() for way in ("full", "selective")}
+    return _Treatment(checkpointed["full"], checkpointed["selective"], units if policy.reshard else set())
+
+
+def policy_residency(graph: Graph, policy: Policy | LayeredPolicy) -> Residency:
     """Return the decisions of a policy. Raises NotAcceptedError if no layer has a number to checkpoint by."""
-    runs = prune(graph, _updates_last(graph, _runs(graph, policy.activations)))
+    treatment = _treatment(graph, policy)
+    keeps = isinstance(policy, Policy) and policy.activations == "all"
+    recomputed = None if keeps else treatment
+    runs = prune(graph, _updates_last(graph, _runs(graph, recomputed)))
     uses = weight_uses(graph, runs)
     loss = next(
         (place for place, (o, _mode) in enumerate(runs) if graph.operations.phase[o] >= Phase.LOSS), len(runs)
@@ -67,7 +119,7 @@ def policy_residency(graph: Graph, policy: Policy) -> Residency:
     for x, places in uses.items():
         unit = _unit(graph, x)
         parts = [[p for p in places if p < loss], [p for p in places if p >= loss]]
-        stays = not policy.reshard or unit == _ROOT
+        stays = unit not in treatment.resharded
         for number, part in enumerate(parts):
             if part and not (number and stays and parts[0]):
                 slots[x, part[0]] = min(_slot(passes[number], unit), part[0])
@@ -77,14 +129,17 @@ def policy_residency(graph: Graph, policy: Policy) -> Residency:
     return Residency(runs, offloaded, prefetch_slots=slots)
 
 
-def _runs(graph: Graph, activations: Activations) -> Iterator[Run]:
-    if activations == "all":
+def _runs(graph: Graph, treatment: _Treatment | None) -> Iterator[Run]:
+    """Yield the runs, those of checkpointed layers twice; treatment: None without checkpoints."""
+    if treatment is None:
         yield from in_default_mode(range(len(graph.operations)))
         return
-    saved = _saved(graph) if activations == "selective" else frozenset[int]()
+    saved = _saved(graph) if treatment.selective else frozenset[int]()
     done: set[int] = set()
     for run in checkpointed_runs(graph):
-        if run[0] not in done or run[0] not in saved:
+        layer = numbered(graph.operations.layer[run[0]])
+        repeats = layer in treatment.full or (layer in treatment.selective and run[0] not in saved)
+        if run[0] not in done or repeats:
             yield run
         done.add(run[0])
 

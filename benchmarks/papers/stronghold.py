@@ -192,8 +192,9 @@ FIGURES = (
         "optimizer states on an NVMe disk",
         "Figure 10, section VI-C",
         "plot only. Text: over 8 times the throughput of ZeRO-Infinity.",
-        ASSUMED + "The disk moves 7 GB/s each way. ZeRO-Infinity's transfers overlap in the simulator, which "
-        "the measured one's do not. Half a trillion parameters, as published, are 8 TB of weights and "
+        ASSUMED + "The disk reads or writes, 7 GB/s, the vendor's figure. ZeRO-Infinity's transfers "
+        "overlap in the simulator, which the measured one's do not. Half a "
+        "trillion parameters, as published, are 8 TB of weights and "
         "Adam's states; the paper's disk has 2 TB.",
         [
             Case({"system": system, "layers": layers})

@@ -114,6 +114,14 @@ def test_claims_are_proven_of_a_split() -> None:
     assert "no schedule: proven" in call("verify", "g.json", "--certificate", "n.json").stdout
 
 
+def test_what_holds_of_all_splits_is_noted_once() -> None:
+    graphs = [replace(graph, source={"device": "cpu", "measured": {}, **graph.source}) for graph in GRAPHS]
+    save_graph(graphs[0], "g.json", graphs[1:])
+    asked = ("--budget", f"{least_budget()}B", "--solver", "store-all", "--machine", "rtx3060")
+    said = CliRunner().invoke(main, ["solve", "g.json", *asked]).stderr
+    assert said.count("operation times were measured on cpu") == 1
+
+
 def test_a_refusal_names_the_smallest_budget_of_all() -> None:
     least = least_budget()
     refused = call("solve", "g.json", "--budget", f"{least - 1}B", "--solver", "checkmate", status=3).stderr

@@ -63,7 +63,7 @@ class Output:
     as_json: print the result as one JSON object.
     quiet: print no notes and no progress.
     aside: print the result on standard error, unless quiet: standard output is for the command's file.
-    answer: the JSON object. phase: of the command's work.
+    answer: the JSON object. phase: of the command's work. noted: the notes so far.
     """
 
     as_json: bool = False
@@ -71,6 +71,7 @@ class Output:
     aside: bool = False
     answer: Answer = field(default_factory=Answer)
     phase: Phase = field(default_factory=Phase)
+    noted: set[str] = field(default_factory=set[str])
 
     def result(self, document: Mapping[str, Any], lines: Iterable[Text]) -> None:
         """Print the result: `document` with --json, else `lines`."""
@@ -106,8 +107,9 @@ class Output:
             print_whole(text)
 
     def note(self, line: str) -> None:
-        """Print a line for the user on standard error, unless quiet."""
-        if not self.quiet:
+        """Print a line for the user on standard error, unless quiet: once, for all that it holds of."""
+        if not self.quiet and line not in self.noted:
+            self.noted.add(line)
             say(line)
 
     @contextmanager

@@ -97,8 +97,11 @@ def table(rows: list[Row]) -> Iterator[str]:
             if hand is None:
                 nothing += 1
                 saved.append("only auto fits" if auto else "none fits")
+            elif auto is None:
+                slower += 1
+                saved.append("auto has none")
             else:
-                slower += auto is None or auto > hand[0] * SAME
+                slower += auto > hand[0] * SAME
                 ratios.append(auto / hand[0])
                 saved.append(f"{1 - auto / hand[0]:.1%}")
         names = ", ".join(hand[1] if hand else "none" for hand in best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 from random import Random
 
@@ -72,7 +73,7 @@ def test_graphs_made_as_they_are_asked_for_end_where_nothing_is_gained(seed: int
     solve = Solver(budgets(graphs, random))
     asked: list[int] = []
 
-    def made() -> object:
+    def made() -> Iterator[tuple[Graph, int]]:
         for k, graph in enumerate(graphs[1:], 1):
             asked.append(k)
             yield graph, k

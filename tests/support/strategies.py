@@ -169,7 +169,9 @@ def with_shared(random: Random, machine: Machine) -> Machine:
         groups = [apart.sample(names, apart.randint(2, 3)) for _ in range(apart.randint(1, 3))]
         for _ in range(apart.randint(0, 2)):
             members = [name for name in apart.sample(names, apart.randint(2, 4)) if name != "cpu"]
-            joint_rates.append(JointRate(tuple(members), apart.choice((1.0, 2.0, 4.0)) * max(RATES)))
+            rate = apart.choice((1.0, 2.0, 4.0)) * max(RATES)
+            if len(members) > 1:
+                joint_rates.append(JointRate(tuple(members), rate))
     shared = tuple(tuple(group) for group in groups if len(group) > 1)
     return replace(machine, shared=shared, joint_rates=tuple(joint_rates))
 

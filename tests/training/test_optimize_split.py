@@ -233,6 +233,7 @@ def test_other_batches_get_pieces_too() -> None:
         assert torch.allclose(step(given), expected, rtol=1e-5)
 
 
+@pytest.mark.scripts
 def test_what_a_refusal_names_with_pieces_suffices() -> None:
     """Of a step of AdamW that needs more than the plan, and of a plan."""
     for states in (None, 0):

@@ -244,8 +244,9 @@ def test_each_signature_is_measured_once(instant):
     assert instant["measured"] == len(signatures) < len(program.operations) / 4
     assert len(measured) == len(program.operations)
     total = len(program.operations)
-    assert [(done, of) for done, of, _name in seen] == [(i + 1, total) for i in range(total)]
-    assert [name for _done, _of, name in seen] == [operation.name for operation in program.operations]
+    counted = [step for step in seen if step[1]]  # rounds after the first have no count
+    assert [(done, of) for done, of, _name in counted] == [(i + 1, total) for i in range(total)]
+    assert [name for _done, _of, name in counted] == [operation.name for operation in program.operations]
 
 
 @pytest.mark.scripts

@@ -108,7 +108,7 @@ def test_the_answer_is_that_of_the_options() -> None:
     expected = printed("config.json", *options, "--autocast", "bf16")
     assert printed("trl.yaml") == printed("config.json", "--train-config", "trl.yaml") == expected
     answer = memplan.size("config.json", "rtx3060", train_config="trl.yaml", solver="store-all")
-    assert {**json.loads(json.dumps(answer.document())), "page": None} == expected
+    assert {"command": "size", **json.loads(json.dumps(answer.document())), "page": None} == expected
     assert answer.notes[0].startswith("from trl.yaml (TRL): ")
     four = memplan.size("trl.yaml", "rtx3060", batch=4, solver="store-all")
     assert (four.batch, four.notes[1]) == (4, "batch=4 holds, not micro-batch 2 of trl.yaml")

@@ -241,6 +241,7 @@ def test_without_a_time_limit_a_clock_ends_it_and_it_says_so(
     assert not found.ending or found.ending.startswith("nothing faster in the last ")
 
 
+@pytest.mark.scripts
 def test_searches_elsewhere_go_on_while_they_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "prove", lambda *_: None)
     seeds, graph = list[int](), layered(20, width=4)

@@ -59,6 +59,7 @@ def test_the_corners_are_the_known_policies() -> None:
         assert built(graph, layered) == built(graph, policy), policy
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("rate", RATES)
 def test_it_is_the_best_of_all_policies_of_the_kind(rate: float) -> None:
     """To 1 %: with an unequal share of time for each layer more may be recomputed for less."""

@@ -37,6 +37,9 @@ FIRST_SHARE, TRY_SHARE, LEAST_TRY_SHARE = 0.7, 0.25, 0.1
 """Shares of the time limit: of the first search, of each further try at most, and at least. What is left is
 for addresses and simulations."""
 
+GRACE_SECONDS = 4.0
+"""Seconds by which addresses may take longer than a time limit: within a short one little can be tried."""
+
 _PLACINGS = 12
 """So many times as first fit took: with less time than that, only first fit gives addresses."""
 
@@ -86,17 +89,20 @@ def in_arena(
 
     answer: the solver's for the whole budget.
     retry: solves for fewer live bytes.
-    clock: of the time limit, which began before the solver did. Searches after it are short ones: an answer
-        is worth more than these seconds.
+    clock: of the time limit, which began before the solver did. Searches after it and GRACE_SECONDS are short
+        ones, unless nothing fits then: an answer is worth more than these seconds.
 
     Raises InfeasibleError.
     """
     asked, least, fitting, clock = problem, inf, list[Placed](), clock or Clock(None)
+    waiting: list[tuple[Placed, Figures]] = []
     for number in range(_TRIES):
         figures, begin = _figures(asked, answer), monotonic()
         placed = _placed(asked, answer, problem.budget, effort=0)
-        hurried = clock.left < _PLACINGS * (monotonic() - begin)
-        if not hurried:
+        hurried = clock.left + GRACE_SECONDS < _PLACINGS * (monotonic() - begin)
+        if hurried:
+            waiting.append((placed, figures))
+        else:
             placed = _with_effort(placed, figures, problem.budget)
         least = min(least, placed.layout.size)
         if placed.layout.size <= problem.budget:
@@ -117,6 +123,16 @@ def in_arena(
             answer = _for_less(retry(asked))
         except InfeasibleError:
             break
+    for placed, figures in sorted(waiting, key=lambda each: each[0].layout.size):
+        if fitting:
+            break
+        # Nothing fits by first fit: before a refusal the time limit does not count.
+        placed = _with_effort(placed, figures, problem.budget)
+        least = min(least, placed.layout.size)
+        if placed.layout.size <= problem.budget:
+            fitting.append(placed)
+        else:
+            fitting += _with_less(placed, figures.least_budget, problem.budget, _HALVINGS)
     if not fitting:
         raise ArenaError(solver, problem, int(least))
     best = min(fitting, key=lambda placed: placed.seconds)

@@ -56,7 +56,7 @@ from ..problem import (
 )
 from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
-from .arena import FIRST_SHARE, LEAST_TRY_SHARE, TRY_SHARE, in_arena
+from .arena import FIRST_SHARE, GRACE_SECONDS, LEAST_TRY_SHARE, TRY_SHARE, in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
 from .overlapping import refuse_addresses, solve_overlapping
 from .warm_start import solve_from, start_figures
@@ -187,14 +187,16 @@ def _solve(
     known = None if start is None else start_figures(problem, start)
     begin, clock = perf_counter(), Clock(time_limit)
     race.clock = clock
-    first = FIRST_SHARE * time_limit if addresses and time_limit is not None else time_limit
+    first = time_limit
+    if addresses and time_limit is not None:
+        first = min(time_limit, FIRST_SHARE * time_limit + GRACE_SECONDS)
     options = Options(first, chosen, report, race=race, start=start)
     asked, layout = problem, None
 
     def for_less(less: Problem) -> SolverResult:
         limit = time_limit
         if limit is not None:
-            limit = max(LEAST_TRY_SHARE * limit, min(TRY_SHARE * limit, clock.left))
+            limit = max(LEAST_TRY_SHARE * limit, min(TRY_SHARE * limit, clock.left + GRACE_SECONDS))
         return sound(less, replace(options, time_limit=limit, race=Incumbent(), start=None))[0]
 
     def sound(asked: Problem, options: Options) -> tuple[SolverResult, Figures]:

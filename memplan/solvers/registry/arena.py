@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
-from time import monotonic
 from typing import NamedTuple
 
 from ...graphs.units import format_bytes
@@ -26,22 +25,14 @@ from ...planner.addresses.room import least_room
 from ...planner.bounds import minimum_memory
 from ...planner.budget import spelled
 from ...planner.simulator.simulate import Figures, simulate
-from ..clock import Clock
 from ..problem import InfeasibleError, Problem, SolverResult, Status
 
 _LESS = 0.02
 """Share of the live bytes that each further try leaves free besides."""
 _TRIES = 4
 
-FIRST_SHARE, TRY_SHARE, LEAST_TRY_SHARE = 0.7, 0.25, 0.1
-"""Shares of the time limit: of the first search, of each further try at most, and at least. What is left is
-for addresses and simulations."""
-
-GRACE_SECONDS = 4.0
-"""Seconds by which addresses may take longer than a time limit: within a short one little can be tried."""
-
-_PLACINGS = 12
-"""So many times as first fit took: with less time than that, only first fit gives addresses."""
+TRY_SHARE = 0.25
+"""Share of the time limit that each further try has: all together have less than the first."""
 
 _TOLERANCE = 1e-3
 """Share of the period that less memory may cost without a search for another schedule."""
@@ -83,36 +74,24 @@ def in_arena(
     answer: SolverResult,
     retry: Callable[[Problem], SolverResult],
     report: Callable[[str], None],
-    clock: Clock | None = None,
 ) -> tuple[SolverResult, Problem, Layout]:
     """Return an answer with a layout within the budget, and the problem of fewer live bytes that it answers.
 
     answer: the solver's for the whole budget.
     retry: solves for fewer live bytes.
-    clock: of the time limit, which began before the solver did. Searches after it and GRACE_SECONDS are short
-        ones, unless nothing fits then: an answer is worth more than these seconds.
 
     Raises InfeasibleError.
     """
-    asked, least, fitting, clock = problem, inf, list[Placed](), clock or Clock(None)
-    waiting: list[tuple[Placed, Figures]] = []
+    asked, least, fitting = problem, inf, list[Placed]()
     for number in range(_TRIES):
-        figures, begin = _figures(asked, answer), monotonic()
-        placed = _placed(asked, answer, problem.budget, effort=0)
-        hurried = clock.left + GRACE_SECONDS < _PLACINGS * (monotonic() - begin)
-        if hurried:
-            waiting.append((placed, figures))
-        else:
-            placed = _with_effort(placed, figures, problem.budget)
+        figures = _figures(asked, answer)
+        placed = without_loss(asked, answer, figures, problem.budget)
         least = min(least, placed.layout.size)
         if placed.layout.size <= problem.budget:
             fitting.append(placed)
             break
-        last = number == _TRIES - 1 or answer.interrupted
-        if last or not hurried:
-            halvings = 1 if hurried else _HALVINGS
-            fitting += _with_less(placed, figures.least_budget, problem.budget, halvings)
-        if last:
+        fitting += _with_less(placed, figures.least_budget, problem.budget)
+        if number == _TRIES - 1 or answer.interrupted:
             break
         # At least so much less: an arena a hair too large would ask for nearly the same schedule.
         share = min(problem.budget / placed.layout.size, 1 - _LESS * number)
@@ -123,16 +102,6 @@ def in_arena(
             answer = _for_less(retry(asked))
         except InfeasibleError:
             break
-    for placed, figures in sorted(waiting, key=lambda each: each[0].layout.size):
-        if fitting:
-            break
-        # Nothing fits by first fit: before a refusal the time limit does not count.
-        placed = _with_effort(placed, figures, problem.budget)
-        least = min(least, placed.layout.size)
-        if placed.layout.size <= problem.budget:
-            fitting.append(placed)
-        else:
-            fitting += _with_less(placed, figures.least_budget, problem.budget, _HALVINGS)
     if not fitting:
         raise ArenaError(solver, problem, int(least))
     best = min(fitting, key=lambda placed: placed.seconds)
@@ -141,11 +110,7 @@ def in_arena(
 
 def without_loss(asked: Problem, answer: SolverResult, figures: Figures, target: int) -> Placed:
     """Place the copies in the target size if first fit is enough, else in the smallest that costs no time."""
-    return _with_effort(_placed(asked, answer, target, effort=0), figures, target)
-
-
-def _with_effort(placed: Placed, figures: Figures, target: int) -> Placed:
-    asked, answer = placed.asked, placed.answer
+    placed = _placed(asked, answer, target, effort=0)
     if placed.layout.size <= target:
         return placed
     slowest = figures.time * (1 + _TOLERANCE)
@@ -157,10 +122,10 @@ def _with_effort(placed: Placed, figures: Figures, target: int) -> Placed:
     return _placed(replace(asked, budget=room), answer, target, EFFORT)
 
 
-def _with_less(placed: Placed, low: int, target: int, halvings: int) -> Iterator[Placed]:
+def _with_less(placed: Placed, low: int, target: int) -> Iterator[Placed]:
     """Yield those in less memory that fit, down to `low`: with that, all that can wait does."""
     high = placed.asked.budget
-    for number in range(halvings):
+    for number in range(_HALVINGS):
         middle = (low + high) // 2 if number else low
         if middle >= high:
             return

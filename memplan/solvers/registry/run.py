@@ -56,7 +56,7 @@ from ..problem import (
 )
 from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
-from .arena import FIRST_SHARE, GRACE_SECONDS, LEAST_TRY_SHARE, TRY_SHARE, in_arena
+from .arena import TRY_SHARE, in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
 from .overlapping import refuse_addresses, solve_overlapping
 from .warm_start import solve_from, start_figures
@@ -185,18 +185,12 @@ def _solve(
     module = module_of(entry(name))
     chosen = parse_settings(name, module.Settings, settings)
     known = None if start is None else start_figures(problem, start)
-    begin, clock = perf_counter(), Clock(time_limit)
-    race.clock = clock
-    first = time_limit
-    if addresses and time_limit is not None:
-        first = min(time_limit, FIRST_SHARE * time_limit + GRACE_SECONDS)
-    options = Options(first, chosen, report, race=race, start=start)
+    begin, race.clock = perf_counter(), Clock(time_limit)
+    options = Options(time_limit, chosen, report, race=race, start=start)
     asked, layout = problem, None
 
     def for_less(less: Problem) -> SolverResult:
-        limit = time_limit
-        if limit is not None:
-            limit = max(LEAST_TRY_SHARE * limit, min(TRY_SHARE * limit, clock.left + GRACE_SECONDS))
+        limit = None if time_limit is None else TRY_SHARE * time_limit
         return sound(less, replace(options, time_limit=limit, race=Incumbent(), start=None))[0]
 
     def sound(asked: Problem, options: Options) -> tuple[SolverResult, Figures]:
@@ -213,7 +207,7 @@ def _solve(
             gap = getattr(chosen, "gap", None) or 0.0
             answer, figures = solve_from(start, known, gap, race, lambda: sound(problem, options))
         if addresses:
-            answer, asked, layout = in_arena(name, problem, answer, for_less, report, clock=clock)
+            answer, asked, layout = in_arena(name, problem, answer, for_less, report)
     except InfeasibleError as refusal:
         refusal.seconds = perf_counter() - begin
         proven = [] if refusal.proven_infeasible else proofs_of_none(problem, bound_seconds)

@@ -47,7 +47,7 @@ MORE = (("gpt2-xl", "h100", 256), ("llama-2-7b", "h100", 1024))
 
 BATCH = 4
 SHARE, LEAST = 0.6, 1.25
-"""Of the baseline's peak, and of the minimum memory: limits of the budget."""
+"""Limits of the budget: a share of the baseline's peak, a multiple of the minimum memory."""
 
 SAME = 1 + 1e-9
 

@@ -51,7 +51,10 @@ def solved(
     *,
     staged: bool = False,
 ) -> ValidatedSolution:
-    """Of model, batch and what machine_of takes. staged: by whole blocks, with buffers of the next one."""
+    """Return the solution of a system.
+
+    given: model, batch, and what machine_of takes. staged: by whole blocks, with buffers of the next one.
+    """
     machine, (solver, settings) = machine_of(given), SYSTEMS[system]
     rates = Rates(FLOPS[str(given.get("gpu", "rtx4090"))], 46e9, 8e9)
     model, training = model_of(given), training_of(given)
@@ -134,8 +137,8 @@ def largest(given: Values, seconds: float) -> Values:
 ASSUMED = (
     "The GPU's rate at best is taken from figure 5c for the RTX 4090 and scaled by data sheets for the "
     "others; "
-    "CPU Adam at 8 GB/s is assumed. Ours is simulated, with all transfers overlapped; the 12 disks read or "
-    "write, 28 GB/s in all, as the paper measured. "
+    "CPU Adam at 8 GB/s is assumed. memplan's figures are simulated, with all transfers overlapped; "
+    "the 12 disks read or write, 28 GB/s in all, as the paper measured. "
 )
 BASELINES = (
     "The measured ZeROs run one thing after the other, so LoHan gains more over them in the paper. As the "
@@ -170,7 +173,7 @@ FIGURES = (
         ASSUMED
         + BASELINES
         + "The batch of 175B is not published; it is 8 or 16 here. By the vendor's rates, both ways at "
-        "once, ours was 99 %. Below 30B ours is 7 to 16 points lower than published, unexplained.",
+        "once, memplan's figure was 99 %. Below 30B it is 7 to 16 points lower than published, unexplained.",
         [
             Case({"model": size, "gpu": "rtx4090", "batches": batches}, {"of the GPU's best, %": share})
             for size, batches, share in (
@@ -326,7 +329,7 @@ FIGURES = (
         ASSUMED
         + "A disk has its vendor's sequential rates, one direction at a time. 12 disks are needed at batch "
         "32 here too, at 48 6 are within 1 % of the best, at 64 3 reach 93 % of it, where the paper has its "
-        "best. Ours ends at 122 TFLOP/s, 10 % below the published 135.",
+        "best. memplan's ends at 122 TFLOP/s, 10 % below the published 135.",
         [
             Case({"model": "13b", "batch": batch, "ssds": ssds})
             for batch in (32, 48, 64)

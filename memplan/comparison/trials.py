@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from memplan.version import __version__
 
 from ..graphs.files.files import graph_digest, load_graph
+from ..graphs.graph import Graph
 from ..planner.baseline import baseline
 from ..planner.budget import Budget
 from ..solvers.registry.run import chosen_settings, settings_of
@@ -61,9 +62,12 @@ class Instance:
         return budget.bytes_of(self.baseline_peak, self.resident)
 
 
-def instance(path: Path) -> Instance:
-    """Read a graph to compare on. Raises InputError."""
-    graph = load_graph(path)
+def instance(path: Path, graph: Graph | None = None) -> Instance:
+    """Return a graph to compare on. Raises InputError.
+
+    graph: the file's, if it has been read.
+    """
+    graph = graph or load_graph(path)
     reference = baseline(graph)
     return Instance(
         path=path.absolute(),

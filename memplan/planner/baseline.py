@@ -55,10 +55,11 @@ def whole_baseline(graph: Graph) -> Figures:
     Such a graph records them in its `source`; for any other they are those of its own baseline.
     """
     found = baseline(graph)
-    recorded: Any = graph.source.get(WHOLE)
+    # Earlier files have the peak alone, with the budget for which operations run in pieces.
+    recorded: Any = graph.source.get(WHOLE) or graph.source.get("within")
     if not isinstance(recorded, dict):
         return found
-    time, peak = recorded.get("time"), recorded.get("peak")  # pyright: ignore
+    time, peak = recorded.get("time", found.time), recorded.get("peak")  # pyright: ignore
     if isinstance(time, int | float) and isfinite(time) and time > 0 and isinstance(peak, int) and peak > 0:
         return replace(found, time=float(time), peak=peak)
     return found

@@ -55,7 +55,7 @@ _KINDS: Mapping[Technique, tuple[Kind, ...]] = {
 """Kinds of the tensors that each word lets leave the device."""
 
 _OF_UPDATES: tuple[Technique, ...] = ("offload:weights", "offload:gradients", "offload:states")
-"""What an update on the host has in host memory."""
+"""Words without which no update runs on the host: its operands are there."""
 
 
 def parse_allow(words: str | Iterable[str] | None) -> tuple[Technique, ...] | None:

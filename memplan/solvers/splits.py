@@ -21,7 +21,7 @@ NOTHING_TO_GAIN = 1.005
 """Time of a plan, over that of its operations, up to which pieces or more of them can't make it faster."""
 
 WORTH_ROUNDING = 1.03
-"""How much faster a plan with pieces must be than one with eager PyTorch's bits."""
+"""Factor by which a plan with pieces must be faster than one with eager PyTorch's bits."""
 
 Split = TypeVar("Split")
 Result = TypeVar("Result")

@@ -119,9 +119,7 @@ def instances(paths: Iterable[Path], output: Output) -> list[Instance]:
         files += inside
         if others:
             output.note(f"not graphs, left out: {', '.join(map(str, others))}")
-    for path in files:
-        whole_graph(path, output)  # says which splits are left out
-    return [instance(path) for path in files]
+    return [instance(path, whole_graph(path, output)) for path in files]
 
 
 def without_corpora(paths: Sequence[Path], named: Collection[str]) -> list[Path]:

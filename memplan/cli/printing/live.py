@@ -1,4 +1,4 @@
-"""What a command does at the moment, as one line: phase, share done, time left, the best so far."""
+"""The line on a command's work at the moment: phase, share done, time left, the best so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people offload by settings of other projects: optimizer states, pages of them, first layers.
+"""Offloading by settings of other projects: optimizer states, pages of them, first layers.
 
 Begin with optimizer_offload.py.
 """

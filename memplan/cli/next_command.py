@@ -73,7 +73,9 @@ def _next_percent(held: Held, overhead: float) -> int | None:
     peak = held.baseline_figures.peak
     if not held.budget or not peak:
         return None
-    now = 100 * held.budget / peak
+    now, whole = 100 * held.budget / peak, round(100 * held.budget / peak)
+    if abs(whole * peak - 100 * held.budget) < 100:  # 40% of a peak is rounded down to bytes, to 39.99999%
+        now = whole
     if overhead > _SLOW:
         return min(100, (int(now) // _STEP + 1) * _STEP) if now < 100 else None
     below = (ceil(min(now, 100) / _STEP) - 1) * _STEP

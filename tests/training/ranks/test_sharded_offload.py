@@ -60,9 +60,13 @@ def offloading(rank: int, size: Size, kind: str, budget: str) -> dict[str, Any]:
     names = graph.tensors.name
     moved = {names[x] for x in schedule.targets[schedule.verbs == Verb.PREFETCH].tolist()}
     on_cpu = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != DEFAULT_MODE)
+    ways = zip(schedule.targets[on_cpu].tolist(), schedule.wheres[on_cpu].tolist(), strict=True)
+    temporaries = [graph.operations.modes[operation][where - 1].workspace for operation, where in ways]
     return {
         "different": differences(known, trained),
         "peak": peak,
+        # One thread updates on the CPU, at no set moment, and the counter sees what it allocates there too.
+        "seen": step.plan.figures.peak + max(temporaries, default=0),
         "planned": step.plan.figures.peak,
         "budget": step.plan.budget,
         "shares": rank_bytes(graph),
@@ -101,7 +105,8 @@ def test_states_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str
     for found in ranks(offloading, tmp_path, size, kind, budget, size=size):
         assert not isinstance(found, str), found
         assert all(each <= 1e-6 * (size > 2) for each in found["different"].values()), found["different"]
-        assert found["peak"] <= found["planned"] <= found["budget"]
+        assert found["peak"] <= found["seen"]
+        assert found["planned"] <= found["budget"]
         assert found["on host"]
         assert found["capacity"] == 2**30 // size
         if kind == "gpt2":
@@ -118,7 +123,8 @@ def test_shares_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str
     for found in ranks(offloading, tmp_path, size, kind, budget, size=count):
         assert not isinstance(found, str), found
         assert not found["different"]
-        assert found["peak"] <= found["planned"] <= found["budget"]
+        assert found["peak"] <= found["seen"]
+        assert found["planned"] <= found["budget"]
         assert found["weights on host"]
         assert found["updated on the CPU"]
         assert not found["misplaced"]

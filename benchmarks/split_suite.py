@@ -1,10 +1,10 @@
 """Thirty models at 70 % of their peak: are plans with splits to choose among slower than without them?
 
 Protocol. The models of examples/ that build in seconds, and others drawn by a seed from the lists of
-strangers_torch.py and strangers_transformers_*.py. Each is measured once by `plan profile --split any`; whole operations alone (`--split-fixed 0`)
-and the choice among all splits get the same solver and the same seconds a graph. Times are of schedules of the
-same measured operations, over the baseline's, so they do not depend on what else the machine runs; which
-schedules the seconds suffice for does.
+strangers_torch.py and strangers_transformers_*.py. Each is measured once by `plan profile --split any`. Whole
+operations alone (`--split-fixed 0`) and the choice among all splits get the same solver and the same seconds
+in all. Times are those of schedules of the same measured operations, over the baseline's, so they do not
+depend on what else the machine runs; how far the search comes in its seconds does.
 
     python benchmarks/split_suite.py [NAME …] [--seconds 5] [--share 70%] [--seed 70] [--count 30]
 """

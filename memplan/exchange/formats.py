@@ -50,6 +50,12 @@ FORMATS = {
     "snapshot": Format("PyTorch's CUDA memory snapshots: measured life spans", takes=frozenset({"device"})),
     "rkgb": Format("Rockmate's graphs: a pickle of rkgb's result, or of its forward and backward graph"),
     "onnx": Format("ONNX training graphs, as onnxruntime's artifacts", takes=frozenset({"gpu", "dims"})),
+    "dtr": Format(
+        "DTR's logs of a traced iteration, as its simulator reads them", takes=frozenset({"time_unit"})
+    ),
+    "minimalloc": Format(
+        "MiniMalloc's tables: buffers with lifetimes, to find addresses for", takes=frozenset({"time_unit"})
+    ),
     "fx": Format("PyTorch's joint FX graphs, saved by torch.export.save (.pt2)", takes=frozenset({"gpu"})),
 }
 

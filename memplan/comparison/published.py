@@ -1,7 +1,7 @@
 """Published results for public graphs, to compare rows with.
 
 A document {"rows": [{"graph": name, "budget_percent": 80, method: [overhead %, peak %, seconds] | null, …}]};
-percentages are of the baseline's time and peak.
+percentages are of the baseline's time and peak, seconds may be null.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from ..graphs.errors import InputError
 from ..graphs.files.documents import read_document
+from ..planner.budget import Budget, parse_budget
 from .trials import Row
 
 ROUNDING = 0.05
@@ -59,6 +60,12 @@ def load_published(path: Path) -> dict[tuple[str, float], Published]:
         raise InputError(f"{path}: not a table of published results") from None
 
 
+def published_budgets(graph: str, published: Mapping[tuple[str, float], Published]) -> list[Budget]:
+    """Return the budgets for which there are published results of a graph, the largest first."""
+    shares = sorted((percent for name, percent in published if name == graph), reverse=True)
+    return [parse_budget(f"{percent:g}%") for percent in shares]
+
+
 def matches(rows: Iterable[Row], published: Mapping[tuple[str, float], Published]) -> list[Match]:
     """Match rows with the published results of the same graph and budget."""
     fastest: dict[tuple[str, float], Row | None] = {}
@@ -76,7 +83,8 @@ def _best(row: Mapping[str, Any]) -> Published:
     within: list[Published] = []
     for method, result in row.items():
         if isinstance(result, list):
-            overhead, peak, seconds = (float(value) for value in cast(list[Any], result))
-            if peak <= float(row["budget_percent"]) + ROUNDING:
-                within.append(Published(method, overhead, seconds))
+            overhead, peak, taken = cast(list[Any], result)
+            seconds = None if taken is None else float(taken)
+            if float(peak) <= float(row["budget_percent"]) + ROUNDING:
+                within.append(Published(method, float(overhead), seconds))
     return min(within, key=lambda one: (one.overhead or 0.0, one.seconds or 0.0), default=Published())

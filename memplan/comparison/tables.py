@@ -190,7 +190,8 @@ def published_tables(matched: Sequence[Match]) -> Iterator[Table]:
         ("graph", lambda match: match.graph),
     ]
     if matched:
-        yield make_table("", columns, matched)
+        good = sum(match.at_least_as_good for match in matched)
+        yield make_table("", columns, matched, f"as good as published, or better: {good} of {len(matched)}")
 
 
 def change_tables(found: Sequence[Change]) -> Iterator[Table]:

@@ -49,8 +49,10 @@ def read(path: Path, options: Options) -> Graph:
         raise ValueError(
             "is no log of DTR: not text, but maybe the archive of logs: unzip it first"
         ) from None
-    # The simulator's name of logs: the model, then the batch, the limit and the date.
-    log = _Log(Draft(path.name.partition("-")[0].removesuffix(".log")), options.time_unit or NANOSECOND)
+    # DTR's names of logs: the model, then the batch, the limit and the date. The prefix tells its `unet` from
+    # others, as in the table of published results.
+    name = f"dtr-{path.name.partition('-')[0].removesuffix('.log')}"
+    log = _Log(Draft(name), options.time_unit or NANOSECOND)
     instructions = _iteration(list(enumerate(lines, start=1)))
     for number, row in instructions:
         try:

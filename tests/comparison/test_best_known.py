@@ -154,4 +154,21 @@ def test_a_corpus_is_compared_with_what_is_published(bench: Bench) -> None:
     names = [*corpora()["public"].instances, *corpora()["checkpoints"].instances]
     assert list(dict.fromkeys(row["graph"] for row in document["rows"])) == names
     assert [row["outcome"] for row in document["rows"] if row["budget_text"] == "100%"] == ["ok"] * len(names)
-    assert [match["graph"] for match in document["published"]] == ["fcn8"]
+    assert [match["graph"] for match in document["published"]] == ["fcn8", "unet", "segnet"]
+
+
+def test_peers_are_compared_with_at_the_budgets_of_their_results(bench: Bench) -> None:
+    """Graphs of DTR's logs are matched by the name that `plan import dtr` gives them."""
+    save_graph(replace(chain(3), name="dtr-treelstm"), Path("tree.json"))
+    result = bench("tree.json", "--peers", "--filter", "treelstm*50", "--time-limit", "1", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert [(row["graph"], row["budget_text"], row["solver"]) for row in document["rows"]] == [
+        ("dtr-treelstm", "50%", "auto")
+    ]
+    (match,) = document["published"]
+    assert (match["method"], match["overhead_percent"], match["seconds"]) == ("dtr", 12.7, None)
+    rows = json.loads(bench("--peers", "--dry-run", "--json").stdout)["rows"]
+    assert len(rows) == 13
+    refused = bench("--peers", "--budgets", "50%")
+    assert "leave out --budgets or --peers" in refused.stderr

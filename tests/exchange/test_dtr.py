@@ -71,7 +71,7 @@ def names(graph: Graph, tensors: Any) -> list[str]:
 
 def test_views_share_memory_changes_make_copies_and_names_that_are_left_are_results(tmp_path: Path) -> None:
     graph = read("dtr", write(LOG, tmp_path / "mlp-6-8e9-2020.log"), Options())
-    assert graph.name == "mlp"
+    assert graph.name == "dtr-mlp"
     operations = graph.operations
     assert [*operations.name] == ["mm/1", "t/2", "split/3", "add_/4", "mul/5"]
     assert operations.time.tolist() == pytest.approx([7e-9, 1e-9, 2e-9, 5e-9, 3e-9])
@@ -102,7 +102,7 @@ def test_views_share_memory_changes_make_copies_and_names_that_are_left_are_resu
 def test_a_unit_of_time_may_be_given(tmp_path: Path) -> None:
     graph = read("dtr", write(LOG, tmp_path / "a.log"), Options(time_unit=1e-6))
     assert graph.operations.time[0] == pytest.approx(7e-6)
-    assert graph.name == "a"
+    assert graph.name == "dtr-a"
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ...comparison.best_known import Beaten, beaten, joined, load_best, revision, save_best
 from ...comparison.changes import Change
 from ...comparison.file import append_row, prepare, read_rows
 from ...comparison.paired import paired
-from ...comparison.published import Match, load_published, matches
+from ...comparison.published import Match, load_published, matches, published_budgets
 from ...comparison.run import run
 from ...comparison.summary import settled, standings
 from ...comparison.trials import Row, trials
@@ -147,6 +148,13 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     "--corpus public]",
 )
 @click.option(
+    "--peers",
+    is_flag=True,
+    help="Solve the graphs of --corpus public, and of GRAPHS, at the budgets for which results are published "
+    "(MOCCASIN, FastSA, Checkmate; DTR if GRAPHS has its logs by `plan import dtr`), by `auto`, and compare "
+    "with them.",
+)
+@click.option(
     "--compare",
     "earlier",
     type=FILE,
@@ -203,6 +211,7 @@ def bench(
     dry_run: bool,
     rerun: bool,
     published_path: Path | None,
+    peers: bool,
     earlier: list[Row] | None,
     tolerance: float,
     plots: Path | None,
@@ -219,9 +228,14 @@ def bench(
     \b
     plan bench graphs/ --solvers auto,rk-rotor --budgets 75%,50% -o rows.csv
     plan bench --corpus models --solvers auto --baseline torch --time-limit 20
+    plan bench --peers dtr-graphs/ --workers 2
     """
     if workers is not None and backend != "loky":
         raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
+    if peers:
+        if click.get_current_context().get_parameter_source("budgets") is not ParameterSource.DEFAULT:
+            raise click.UsageError("--peers solves at the published budgets: leave out --budgets or --peers")
+        corpora, names = (*corpora, *([PUBLIC] if PUBLIC not in corpora else [])), names or "auto"
     if not (graphs or corpora):
         raise click.UsageError("nothing to compare on: give GRAPHS, or --corpus NAME (plan instances)")
     files = without_corpora(graphs, corpora)
@@ -235,7 +249,16 @@ def bench(
     folder = Path(click.get_current_context().with_resource(Scratch("corpus")))
     on = [*instances(files, output), *corpus_instances(corpora, folder)]
     check_budgets(budgets, on)
-    asked = filtered(trials(on, budgets, contenders, time_limit), pattern)
+    asked = filtered(
+        [
+            trial
+            for one in on
+            for trial in trials(
+                [one], published_budgets(one.graph, published) if peers else budgets, contenders, time_limit
+            )
+        ],
+        pattern,
+    )
     left = [trial for trial in asked if rerun or trial.key not in known]
     if dry_run:
         to_solve = {trial.key for trial in left}

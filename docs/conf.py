@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import memplan
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 project = "memplan"
@@ -78,6 +81,19 @@ def variables(app: Sphinx, ctx: object, lines: list[str]) -> None:
     lines.clear()
 
 
+SYNONYMS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("synonyms.toml").read_text())
+
+
+def synonyms(app: Sphinx, tree: nodes.document) -> None:
+    """Add a page's synonyms: phrases as entries of the index, which searches show first, and keywords."""
+    phrases = SYNONYMS.get(app.env.docname, [])
+    if phrases:
+        entries = [("single", phrase, "", "main", None) for phrase in phrases]
+        words = ",".join(re.findall(r"\w+", " ".join(phrases).lower()))
+        tree.insert(0, addnodes.index(entries=entries))
+        tree.insert(0, nodes.meta(name="keywords", content=words))
+
+
 def setup(app: Sphinx) -> None:
     for event in ("sphinx-click-process-envvars", "sphinx-click-process-envars"):
         if event not in app.events.events:  # sphinx-click declares the first, and emits the second
@@ -85,4 +101,5 @@ def setup(app: Sphinx) -> None:
         app.connect(event, variables)
     app.connect("sphinx-click-process-description", examples)
     app.connect("source-read", outside)
+    app.connect("doctree-read", synonyms)
     app.connect("autodoc-process-docstring", arguments)

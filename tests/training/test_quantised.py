@@ -201,7 +201,7 @@ def test_torchaos_weights_unwrapped_are_planned(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["Int8WeightOnlyConfig", "IntxWeightOnlyConfig"])
 def test_adapters_over_torchaos_weights_are_planned(name: str, dtype: torch.dtype) -> None:
-    """Those of peft, unwrapped as docs/training.md says."""
+    """Those of peft, unwrapped as docs/training/precision.md says."""
     torchao: Any = pytest.importorskip("torchao.quantization")
     peft: Any = pytest.importorskip("peft")
     transformers: Any = pytest.importorskip("transformers")

@@ -290,7 +290,7 @@ def test_a_description_is_whole(name):
     assert {name.rstrip("12") for name in rule.keywords} <= {*described.numbers, *group, *switches}
     known = {"beta1": "betas", "beta2": "betas"}
     assert {known.get(name, name) for name in described.zeros} <= group.keys()
-    assert described.title in (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    assert described.title in (Path(__file__).parents[3] / "docs" / "training" / "optimizers.md").read_text()
 
 
 def test_an_optimizer_without_description_is_refused_with_all_that_have_one():

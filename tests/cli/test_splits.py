@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.cli.solving import Found, Search
+from memplan.cli.splits import Splits
 from memplan.graphs.files.files import save_graph
+from memplan.graphs.graph import Graph
 from memplan.planner.baseline import baseline, whole_document
 from memplan.planner.bounds import minimum_memory
 from memplan.solvers.problem import InfeasibleError, Problem
@@ -144,3 +147,18 @@ def test_other_commands_say_that_they_take_the_whole_graph(words: tuple[str, ...
     arguments = [rest[0], "g.json", *rest[1:]] if command == "export" else ["g.json", *rest]
     result = CliRunner().invoke(main, [command, *arguments])
     assert "g.json: its 3 splits are left out; plan solve chooses among them" in result.stderr
+
+
+def test_each_split_has_half_of_the_time_that_is_left() -> None:
+    limits: list[float | None] = []
+
+    def solve(graph: Graph, search: Search) -> Found:
+        limits.append(search.time_limit)
+        raise InfeasibleError("nobody", 1, None, 2)
+
+    for limit in (800.0, None):
+        search = Search(None, "auto", limit, {}, None, 0.0, addresses=None, reserve=None, machine_path=None)
+        with pytest.raises(InfeasibleError):
+            Splits(GRAPHS).solved(search, solve)
+    # What these take is less than seconds: half of all is left to each but the last.
+    assert limits == [*(pytest.approx(each, abs=9) for each in (400, 400, 400, 800)), *[None] * 4]

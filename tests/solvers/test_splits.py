@@ -100,3 +100,15 @@ def test_a_solver_that_takes_whole_graphs_alone_has_no_splits() -> None:
 
     numbered = ((graph, k) for k, graph in enumerate(graphs[1:], 1))
     assert fastest(graphs[0], numbered, solve, exact=True, measured=True) == 0
+
+
+def test_a_split_that_a_solver_does_not_take_is_left_out() -> None:
+    graphs = split_graphs(Random(1))
+
+    def solve(graph: Graph, number: int | None) -> tuple[float, int]:
+        if number == 1:
+            raise NotAcceptedError("this region")
+        return (1000.0, 900.0, 900.0, 800.0)[number or 0], number or 0
+
+    numbered = ((graph, k) for k, graph in enumerate(graphs[1:], 1))
+    assert fastest(graphs[0], numbered, solve, exact=True, measured=True) == 3

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
-from equal_layers import BACKWARD, FORWARD, HOST, LAYERS, LOSS, SAVED, STATES, UPDATE, MiB, machine, network
+from equal_layers import (
+    BACKWARD,
+    FORWARD,
+    HOST,
+    LAYERS,
+    LOSS,
+    SAVED,
+    STATES,
+    UPDATE,
+    WEIGHT,
+    MiB,
+    machine,
+    network,
+)
 from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
-from memplan.graphs.graph import Kind, Phase
+from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
+from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.registry import run as registry
@@ -58,10 +74,14 @@ def test_a_share_of_the_parameters_is_updated_on_the_host(manner: str) -> None:
     graph = network()
     problem = Problem(graph, ROOMY, machine(0.25))
     peak = baseline(graph).peak
-    for fraction, updates in ((0.0, 0), (0.1, 1), (1 / 3, 2), (0.34, 3), (0.5, 3), (1.0, LAYERS)):
+    above = (MiB + 0.5) / (LAYERS * WEIGHT)  # half a byte more than one weight
+    shares = ((0.0, 0), (0.1, 1), (above, 2), (1 / 3, 2), (0.34, 3), (0.5, 3), (1.0, LAYERS))
+    for fraction, updates in shares:
         found = figures("optimizer-offload", problem, fraction=fraction, manner=manner, activations="keep")
         assert found.least_budget == peak - updates * STATES
         assert found.host_peak >= updates * STATES
+    with pytest.raises(InputError, match="fraction"):
+        figures("optimizer-offload", problem, fraction=1.5)
 
 
 @pytest.mark.parametrize("copy", COPIES)
@@ -81,6 +101,19 @@ def test_small_states_are_not_paged() -> None:
         figures("paged-optimizer", problem, smallest=3 * MiB)
 
 
+@pytest.mark.parametrize("size", [99_999, 100_000])
+def test_states_are_paged_from_100_000_bytes_on(size: int) -> None:
+    graph = network()
+    states = graph.tensors.kind == Kind.OPTIMIZER_STATE
+    tensors = replace(graph.tensors, bytes=np.where(states, size, graph.tensors.bytes))
+    problem = Problem(replace(graph, tensors=tensors), ROOMY, machine(0.25))
+    if size < 100_000:
+        with pytest.raises(NotAcceptedError, match="has none that large"):
+            figures("paged-optimizer", problem)
+    else:
+        assert figures("paged-optimizer", problem, updates=LAYERS).host_peak == LAYERS * size
+
+
 def test_activations_that_are_fetched_a_layer_ahead_are_hidden() -> None:
     """What a layer saves takes 0.75 s each way, its forward 1 s, the backward of the next one 2 s."""
     graph = network()
@@ -94,6 +127,50 @@ def test_activations_that_are_fetched_a_layer_ahead_are_hidden() -> None:
     assert late.time == pytest.approx(known.time + (LAYERS - 1) * SAVED / MiB * 0.25)
     with pytest.raises(InputError, match=f"layers must be at most {LAYERS - 1}, not {LAYERS}"):
         figures("activation-offload", problem, layers=LAYERS)
+
+
+def offloaded(graph: Graph, layers: int) -> set[str]:
+    """Return the names of the tensors that activation-offload copies to the host."""
+    given = {"layers": str(layers)}
+    found = registry.solve("activation-offload", Problem(graph, ROOMY, machine(0.1)), 5.0, given)
+    rows = found.schedule.rows()
+    return {graph.tensors.name[x] for verb, x, _where in rows if verb == Verb.OFFLOAD}
+
+
+def test_what_several_layers_read_in_backward_leaves_with_the_last_of_them() -> None:
+    draft = Draft("crossing")
+    x = draft.tensor("batch", 1, Kind.INPUT)
+    middle, late = draft.tensor("middle", MiB), draft.tensor("late", MiB)
+    saved = [draft.tensor(f"h{k}", MiB) for k in range(3)]
+    for k, own in enumerate(saved):
+        out = draft.tensor(f"x{k}", 1)
+        made = [own, out] if k else [own, middle, late, out]
+        draft.operation(f"F{k}", time=1, reads=[x], writes=made, layer=f"layers.{k}")
+        x = out
+    also = {2: [late], 1: [middle], 0: [middle, late]}
+    for k, others in also.items():
+        below = draft.tensor(f"g{k}", 1, Kind.GRADIENT)
+        reads = [x, saved[k], *others]
+        draft.operation(
+            f"B{k}", time=1, reads=reads, writes=[below], layer=f"layers.{k}", phase=Phase.BACKWARD
+        )
+        x = below
+    graph = draft.graph([x])
+    assert [offloaded(graph, layers) for layers in range(3)] == [set(), {"h0"}, {"h0", "h1", "middle"}]
+
+
+def test_what_backward_alone_makes_stays() -> None:
+    """Two layers side by side; the first operation of backward is not the last layer's."""
+    draft = Draft("side by side")
+    batch, between = draft.tensor("batch", 1, Kind.INPUT), draft.tensor("between", MiB)
+    saved = [draft.tensor(f"h{k}", MiB) for k in range(2)]
+    for k, own in enumerate(saved):
+        draft.operation(f"F{k}", time=1, reads=[batch], writes=[own], layer=f"layers.{k}")
+    gradients = [draft.tensor(f"g{k}", 1, Kind.GRADIENT) for k in range(2)]
+    backward = (("B0a", 0, [saved[0]], between), ("B0b", 0, [between], gradients[0]))
+    for name, k, reads, made in (*backward, ("B1", 1, [saved[1]], gradients[1])):
+        draft.operation(name, time=1, reads=reads, writes=[made], layer=f"layers.{k}", phase=Phase.BACKWARD)
+    assert offloaded(draft.graph(gradients), 1) == {"h0"}
 
 
 @pytest.mark.parametrize("name", BY_HAND)

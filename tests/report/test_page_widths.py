@@ -121,7 +121,10 @@ def bench_page(folder: Path) -> Path:
     return folder / "bench.html"
 
 
-@pytest.mark.parametrize("make", [size_page, report_page, bench_page])
+@pytest.mark.parametrize(
+    "make",
+    [size_page, *(pytest.param(make, marks=pytest.mark.scripts) for make in (report_page, bench_page))],
+)
 def test_nothing_is_cut_off_and_all_text_can_be_read(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,13 +9,16 @@ import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import memplan
 import numpy as np
 import pytest
 import torch
 from memplan.graphs.errors import InputError
+from memplan.training.function import PlannedFunction
+from memplan.training.options import Options
+from memplan.training.step.step import Step
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten
@@ -343,3 +346,22 @@ def test_calls_that_are_traced_time_and_again_are_warned_of_once(what: str) -> N
     why = "another MSELoss object" if what == "object" else r"share is 4\.0; the plan is for 3\.0"
     assert len(lines) == 1, lines
     assert re.search(rf"^3 of the last {3 if what == 'object' else 5} calls .*{why}", lines[0]), lines
+
+
+def test_a_call_that_reaches_another_module_says_so() -> None:
+    """With steps that nobody plans."""
+    holder, x = Holder(), torch.ones(4, 8)
+
+    def loss(holder: Holder, x: Tensor) -> Tensor:
+        return holder.net(x).square().mean()
+
+    planned = PlannedFunction(loss, Options(budget="100%"), lambda *_given: cast(Step, object()))
+
+    def call() -> None:
+        holder.net = encoder()
+        planned.planned((holder, x))
+
+    for _call in range(3):
+        call()
+    with pytest.warns(UserWarning, match="the call reaches another Sequential object"):
+        call()

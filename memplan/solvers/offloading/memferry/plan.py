@@ -50,7 +50,7 @@ class Plan:
         runs: Sequence[Run],
         *,
         checkpoint: bool = False,
-        reserve: float = 0.0,
+        reserve: float,
         direct: bool = False,
     ) -> None:
         self.graph, self.linked, self.checkpoint, self.direct = graph, linked, checkpoint, direct

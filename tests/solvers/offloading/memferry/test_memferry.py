@@ -75,7 +75,7 @@ def least_budget(problem: Problem, **settings: str | float) -> int | None:
 
 def plan_of(problem: Problem) -> Plan:
     runs = in_default_mode(range(len(problem.graph.operations)))
-    return Plan("a solver", problem.graph, linked_machine("a solver", problem, "weights"), runs)
+    return Plan("a solver", problem.graph, linked_machine("a solver", problem, "weights"), runs, reserve=0.0)
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,6 +10,8 @@ from unittest.mock import patch
 import pytest
 import torch
 from hostile import NETS, Lateness, case, eagerly, planned_step
+from memplan.devices.storage.host_buffers import HostBuffer
+from memplan.devices.storage.offloaded import hold_of
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.machine import Memory
 from memplan.model.iteration import Iteration
@@ -93,6 +95,24 @@ def test_what_another_step_has_counts_once(moves: bool) -> None:
     assert one.cycle is not None
     assert one.cycle.moved - (other.cycle.moved if other.cycle else frozenset())
     assert peaks(other, iteration.inputs) == peaks(alone, iteration.inputs)
+
+
+def test_copies_where_the_next_one_starts_with_them_go_over_as_they_are() -> None:
+    iteration = seeded("perceptron", adamw)
+    program = trace(iteration)
+    graph = unmeasured(program)
+    schedule = wandering(graph, random.Random(1))
+    one, other = (PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE)) for _ in range(2))
+    one.run(iteration.inputs)
+
+    def on_host() -> list[HostBuffer]:
+        holds = map(hold_of, iteration.module.parameters())
+        return [copy for hold in holds if hold for copy in hold.copies() if isinstance(copy, HostBuffer)]
+
+    before = on_host()
+    assert before
+    other.place()
+    assert [*map(id, on_host())] == [*map(id, before)]
 
 
 class OneMemory(nn.Module):

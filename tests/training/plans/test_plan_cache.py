@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.errors import InputError
+from memplan.graphs.folders.private import PrivateFolder
 from memplan.graphs.machine import Link, Links, Machine
+from memplan.planner.baseline import baseline_schedule
 from memplan.solvers.registry.run import solve_or_unpin
+from memplan.tracing.trace import trace
 from memplan.training.plans import budgeted, front_end, plan_cache
 from torch import nn
 from torch.nn import functional
+from transfers import adamw, seeded, unmeasured
 
 
 def step(keep: bool | str | Path, budget: str = "100%", width: int = 16):
@@ -53,6 +58,18 @@ def test_a_second_start_measures_and_solves_nothing(tmp_path: Path, counted: lis
     assert second.plans[0].source == first.plans[0].source
     x, labels = torch.randn(32, 6), torch.randint(3, (32,))
     assert torch.equal(first(x, targets=labels), second(x, targets=labels))
+
+
+def test_a_plan_with_other_bytes_is_none_of_this_program(tmp_path: Path) -> None:
+    """One of several ranks may have the bytes of whichever needs most; the plan of a rank alone may not."""
+    program = trace(seeded("perceptron", adamw))
+    graph = unmeasured(program)
+    graph = replace(graph, tensors=replace(graph.tensors, bytes=graph.tensors.bytes + 512))
+    plan = plan_cache.Plan(program, graph, baseline_schedule(graph), 10**9)
+    folder, asked = PrivateFolder(tmp_path), ("a question",)
+    plan_cache.keep(folder, plan, None, asked)
+    assert plan_cache.find(folder, program, None, asked) is None
+    assert plan_cache.find(folder, program, None, asked, same_bytes=False) is not None
 
 
 @pytest.mark.scripts

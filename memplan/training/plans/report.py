@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...graphs.graph import Graph
@@ -33,13 +33,13 @@ class PlanReport:
             outside of the plan; None if the device's allocator does not count (CUDA's does).
         host (int): measured peak of host memory, bytes.
         setup (dict): seconds of planning, by phase. A plan found on disk was neither measured nor solved.
+        limit, device (DeviceMemory): budget and predicted peak with their parts: the plan's, optimizer
+            states, gradients, and what else is outside of the plan.
         notes (tuple of str, default ()): that the machine was busy when operations were measured, that the
             solver was stopped at its best so far, when times drifted, and what became of the plan, a line
             each.
         compared_before (bool, default False): whether the comparison with eager PyTorch was skipped, since it
             succeeded before under the same signature.
-        limit, device (DeviceMemory): budget and predicted peak with their parts: the plan's, optimizer
-            states, gradients, and what else is outside of the plan.
         policy (str): in sharded training the one of FSDP2's policies that the schedule is, such as
             "reshard, checkpoints", if none is faster; empty if it is another.
     """
@@ -55,10 +55,10 @@ class PlanReport:
     host: int
     warm_up: bool
     setup: dict[str, float]
+    limit: DeviceMemory
+    device: DeviceMemory
     notes: tuple[str, ...] = ()
     compared_before: bool = False
-    limit: DeviceMemory = field(default_factory=lambda: DeviceMemory(0))
-    device: DeviceMemory = field(default_factory=lambda: DeviceMemory(0))
     policy: str = ""
 
 

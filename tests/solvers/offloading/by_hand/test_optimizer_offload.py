@@ -84,6 +84,16 @@ def test_a_share_of_the_parameters_is_updated_on_the_host(manner: str) -> None:
         figures("optimizer-offload", problem, fraction=1.5)
 
 
+def test_updates_without_a_variant_on_the_host_stay_and_those_after_them_leave() -> None:
+    graph = network()
+    modes = dict(graph.operations.modes)
+    del modes[min(modes)]
+    graph = replace(graph, operations=replace(graph.operations, modes=modes))
+    problem = Problem(graph, ROOMY, machine(0.25))
+    found = figures("optimizer-offload", problem, fraction=1, activations="keep")
+    assert found.least_budget == baseline(graph).peak - (LAYERS - 1) * STATES
+
+
 @pytest.mark.parametrize("copy", COPIES)
 def test_each_update_waits_for_its_pages(copy: float) -> None:
     graph = network(host=False)

@@ -163,20 +163,30 @@ def test_schedules_are_valid_one_way_and_nested(seed: int, checkpoint: bool, rat
             assert figures.time == total
 
 
-def test_each_list_has_its_share() -> None:
-    """As FLUX.1's: k of `--blocks_to_swap` is k // 2 of 19 and 2 (k - k // 2) of 38."""
-    draft = Draft("flux")
+def blocks(counts: dict[str, int]) -> Graph:
+    """Return a forward pass through lists of so many blocks."""
+    draft = Draft("lists")
     x = draft.tensor("x", 1, Kind.INPUT)
-    for stem, count in {"transformer_blocks": 19, "single_transformer_blocks": 38}.items():
+    for stem, count in counts.items():
         for k in range(count):
             weight = draft.tensor(f"{stem}.{k}", 9, Kind.PARAMETER, f"{stem}.{k}")
             made = draft.tensor(f"{stem}.{k}.y", 1)
             draft.operation(f"F.{stem}.{k}", time=1, reads=[x, weight], writes=[made], layer=f"{stem}.{k}")
             x = made
-    lists = block_lists("a solver", draft.graph([x]), "keep", 1)
+    return draft.graph([x])
+
+
+def test_each_list_has_its_share() -> None:
+    """As FLUX.1's: k of `--blocks_to_swap` is k // 2 of 19 and 2 (k - k // 2) of 38."""
+    graph = blocks({"transformer_blocks": 19, "single_transformer_blocks": 38})
+    lists = block_lists("a solver", graph, "keep", 1)
     for k in range(2, 34, 2):
         counts = lists.counts(3 * k // 2)
         assert counts == {"transformer_blocks": k // 2, "single_transformer_blocks": k}
+
+
+def test_two_blocks_are_a_list_and_one_is_none() -> None:
+    assert {*block_lists("a solver", blocks({"two": 2, "one": 1}), "keep", 1).lists} == {"two"}
 
 
 def test_small_weights_stay() -> None:

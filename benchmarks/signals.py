@@ -5,9 +5,10 @@ third one by two Ctrl-C, at random moments within the usual length of a call. Al
 is compared bitwise with a loop of eager PyTorch that does the same iterations: weights, optimizer states,
 master weights, averages, the scaler's scale, gradients where the loop has them. If the state is that before
 the call, the call is repeated and has to end as eager's does. A step may refuse to go on until weights are
-loaded, as docs/training/changes.md says; they are loaded then and training goes on. With accumulation it may forget
-the gradients that it has added up: then the batches of that update are given anew. A signal that comes when
-the call has ended is not counted. Exit code 1 if a state is between, or if there were too few exceptions.
+loaded, as docs/training/changes.md says; they are loaded then and training goes on. With accumulation it may
+forget the gradients that it has added up: then the batches of that update are given anew. A signal that comes
+when the call has ended is not counted.
+Exit code 1 if a state is between, or if there were too few exceptions.
 
     python benchmarks/signals.py [--exceptions 300] [--seed 0] [--seconds 1200] [--modes NAME…]
 """

@@ -8,17 +8,19 @@ a reader needs not see:
     <!-- install -->             the block is pip: the folder is installed as a package
     <!-- not run: WHY -->
 
-Pages about training begin with training/setup.py.
+Pages about training begin with training/setup.py. Notebooks run too.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +37,7 @@ PAGES = [
     DOCS / "training.md",
     *sorted((DOCS / "training").glob("*.md")),
     ROOT / "README.md",
+    *sorted((DOCS / "notebooks").glob("*.ipynb")),
 ]
 BLOCK = re.compile(
     r"(?:<!-- (?P<word>file|run before|install|not run)(?P<more>.*?)-->\n)?"
@@ -56,7 +59,19 @@ class Block(NamedTuple):
     more: str
 
 
+def cells(page: Path) -> Iterator[Block]:
+    """Yield the code of a notebook: lines that begin with `!` are commands."""
+    for cell in json.loads(page.read_text())["cells"]:
+        lines = "".join(cell["source"]).splitlines() if cell["cell_type"] == "code" else []
+        for shell, group in groupby(lines, lambda line: line.startswith("!")):
+            text = [f"$ {line[1:]}" if shell else line for line in group]
+            yield Block("console" if shell else "python", "\n".join(text), "", "")
+
+
 def blocks(page: Path) -> Iterator[Block]:
+    if page.suffix == ".ipynb":
+        yield from cells(page)
+        return
     text = page.read_text()
     found = list(BLOCK.finditer(text))
     assert sum(line.startswith("```") for line in text.splitlines()) == 2 * len(found), "a fence is not read"

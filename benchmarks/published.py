@@ -23,12 +23,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from select import select
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import yaml
 from published_table import render
@@ -66,10 +66,10 @@ def main() -> None:
     print(page)
 
 
-def load_rows(source: str | None = None) -> list[Row]:
-    """Return the rows, each with its source and the defaults of the file.
+def load_rows(source: str | None = None, kind: str = "ordinary") -> list[Row]:
+    """Return the rows of a kind, each with its source and the defaults of the file.
 
-    source: its key, if only its rows are wanted.
+    source: its key, if only its rows are wanted. kind: ordinary, or offload (published_offload.py).
     """
     document = yaml.safe_load(ROWS.read_text())
     models: dict[str, Row] = document["models"]
@@ -79,7 +79,7 @@ def load_rows(source: str | None = None) -> list[Row]:
         row["model"] = models[row["model"]]
     if len({row["id"] for row in rows}) < len(rows):
         raise ValueError("two rows have one id")
-    return rows
+    return [row for row in rows if row["kind"] == kind]
 
 
 # ── estimates ───────────────────────────────────────────────────────────────────────────────────────
@@ -146,29 +146,27 @@ def load_results() -> dict[str, dict[str, Any]]:
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
-def estimate_row(row: Row) -> dict[str, Any]:
-    """Estimate a row as `plan size` does: bytes of an iteration, and what its operations demand.
+class Ordinary(NamedTuple):
+    """The ordinary loop of a row. loop: makes it of a graph of one iteration. constant: bytes of kernels."""
 
-    reserved: bytes of the segments of PyTorch's allocator, which are what nvidia-smi shows.
-    """
-    from dataclasses import replace
+    estimates: Any
+    preset: Any
+    loop: Callable[[Any], Any]
+    constant: int
 
+
+def ordinary(row: Row) -> Ordinary:
+    """Trace a row's program."""
     from memplan.graphs.graph import Graph
-    from memplan.graphs.machines.presets import find_preset
+    from memplan.graphs.machines.presets import described_preset
     from memplan.model.file import ModelFile
     from memplan.model.iteration import Iteration
-    from memplan.planner.addresses.caching_allocator import reserved_peak
-    from memplan.planner.addresses.lifetimes import lifetimes
-    from memplan.planner.baseline import baseline, baseline_schedule
     from memplan.profiling.profile.estimates import Estimates
     from memplan.profiling.profile.loops import BLOCK_BYTES, cost_of_adding, state_elements
     from memplan.profiling.profile.workspace import constant_bytes
     from memplan.sizing.accumulation import accumulating
     from memplan.sizing.eight_bit import with_eight_bit_states
-    from memplan.sizing.estimate_range import memory_span
     from memplan.sizing.ordinary_loop import ordinary_loop
-    from memplan.solvers.problem import Problem
-    from memplan.solvers.registry import run as registry
     from memplan.updates.choice import OptimizerChoice
 
     def build(batch: int = row["batch"]) -> Any:
@@ -185,8 +183,7 @@ def estimate_row(row: Row) -> dict[str, Any]:
             return super().build(batch)._replace(outputs=kept)
 
     estimates = Estimates(File(f"{row['id']}.py", "build", build), choice, lambda _line: None)
-    preset = find_preset(row["card"])
-    machine = replace(preset.machine, device_capacity=None)
+    preset = described_preset(row["card"], row["host"], None)
     steps = max(row["accumulation"], 2 if row["gradients"] == "kept" else 1)
     copies = 0 if kind["kind"] in ("fused", "forloop", "8bit") else estimates.foreach_copies
 
@@ -196,22 +193,51 @@ def estimate_row(row: Row) -> dict[str, Any]:
             graph = with_eight_bit_states(graph, elements, BLOCK_BYTES)
         return ordinary_loop(accumulating(graph, steps, cost_of_adding(preset)), copies)
 
+    # One of the thread of backward.
+    return Ordinary(estimates, preset, loop, 2 * constant_bytes(preset.gpu))
+
+
+def estimate_row(row: Row) -> dict[str, Any]:
+    """Estimate a row as `plan size` does: bytes of an iteration, and what its operations demand."""
+    from dataclasses import replace
+
+    from memplan.planner.baseline import baseline, baseline_schedule
+    from memplan.solvers.problem import Problem
+    from memplan.solvers.registry import run as registry
+
+    estimates, preset, loop, _constant = program = ordinary(row)
+    machine = replace(preset.machine, device_capacity=None)
     graph = loop(estimates.graph(row["batch"], preset))
     budget, schedule = baseline(graph).peak, baseline_schedule(graph)
     if row["checkpointing"]:
         budget = int(1.5 * budget)
         problem = Problem(graph, budget, machine)
         schedule = registry.solve("layer-checkpoint", problem, 60.0, {}, lambda _line: None, 0.0).schedule
-    worst = loop(estimates.at_worst(row["batch"], preset))
-    constant = 2 * constant_bytes(preset.gpu)  # one of the thread of backward
-    span = memory_span(graph, worst, schedule, budget, machine, constant, reserved_peak)
-    reserved = constant + reserved_peak(lifetimes(graph, schedule, budget=budget, machine=machine))
-    low, expected, high = map(int, span)
     return {
-        **dict(zip(FIGURES, (low, expected, max(expected, reserved), high), strict=True)),
+        **memory_of(row, program, graph, schedule, budget),
         "operations": len(graph.operations),
         "work": work_of_schedule(estimates, row["batch"], preset, graph, schedule),
     }
+
+
+def memory_of(row: Row, program: Ordinary, graph: Any, schedule: Any, budget: int) -> dict[str, int]:
+    """Return the bytes of a schedule of the row's graph.
+
+    reserved: bytes of the segments of PyTorch's allocator, which are what nvidia-smi shows.
+    """
+    from dataclasses import replace
+
+    from memplan.planner.addresses.caching_allocator import reserved_peak
+    from memplan.planner.addresses.lifetimes import lifetimes
+    from memplan.sizing.estimate_range import memory_span
+
+    estimates, preset, loop, constant = program
+    machine = replace(preset.machine, device_capacity=None)
+    worst = loop(estimates.at_worst(row["batch"], preset))
+    span = memory_span(graph, worst, schedule, budget, machine, constant, reserved_peak)
+    reserved = constant + reserved_peak(lifetimes(graph, schedule, budget=budget, machine=machine))
+    low, expected, high = map(int, span)
+    return dict(zip(FIGURES, (low, expected, max(expected, reserved), high), strict=True))
 
 
 def model_of(row: Row, batch: int) -> tuple[Any, ...]:
@@ -237,7 +263,55 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
         module = get_peft_model(module, kind).train()
     if row["attention"] == "efficient":
         module.forward = _efficient_attention(module.forward)
+    if row["masters"]:
+        _with_masters(module, dtype)
+    if row["chunks"]:
+        return _in_chunks(module, row["chunks"]), inputs
     return _wrapped(module, loss, row["autocast"]), inputs
+
+
+def _with_masters(module: Any, dtype: Any) -> None:
+    """Make all parameters float32, which each module casts for itself, as FSDP2's mixed precision does."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    class Cast(torch.nn.Module):
+        def forward(self, weight: Any) -> Any:
+            return weight.to(dtype)
+
+    for part in list(module.modules()):
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            parameter.data = parameter.data.float()
+            parametrize.register_parametrization(part, name, Cast(), unsafe=True)
+
+
+def _in_chunks(module: Any, count: int) -> Any:
+    """Return the language model with its loss in chunks of tokens, which checkpoints of layers recompute."""
+    import torch
+    from torch.nn import functional
+
+    causal = module.get_base_model() if hasattr(module, "get_base_model") else module
+
+    class Chunk(torch.nn.Module):
+        def forward(self, hidden: Any, weight: Any, labels: Any) -> Any:
+            logits = functional.linear(hidden, weight).float()
+            return functional.cross_entropy(logits, labels, reduction="sum")
+
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole = module
+            self.chunks = torch.nn.ModuleList(Chunk() for _ in range(count))
+
+        def forward(self, input_ids: Any, labels: Any) -> Any:
+            hidden = causal.model(input_ids=input_ids).last_hidden_state.flatten(0, 1)
+            weight, labels = causal.lm_head.weight, labels.flatten()
+            parts = zip(self.chunks, hidden.chunk(count), labels.chunk(count), strict=True)
+            return {
+                "loss": sum(chunk(part, weight, wanted) for chunk, part, wanted in parts) / labels.numel()
+            }
+
+    return Whole()
 
 
 def _quantised(module: Any, row: Row) -> Any:
@@ -288,6 +362,9 @@ def _text_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
     extra = {} if kind.config_class.model_type == "t5" else {"attn_implementation": attention}
     config = kind.config_class(**spec["config"], **extra)
     config.use_cache = False
+    if spec["class"].endswith("ImageClassification"):
+        pixels = torch.zeros(batch, 3, spec["size"], spec["size"])
+        return kind(config), {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64)}, None
     shape = (batch, length) if not spec["class"].endswith("Classification") else (batch,)
     tokens = torch.zeros(batch, length, dtype=torch.int64)
     return kind(config), {"input_ids": tokens, "labels": torch.zeros(shape, dtype=torch.int64)}, None

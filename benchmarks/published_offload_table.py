@@ -60,10 +60,10 @@ def render(rows: list[Row], results: Mapping[str, Result]) -> str:
         f"[published.yaml](../published.yaml); {len(done)} were estimated, {len(waiting)} of them wait for "
         "their figures. Written by `python benchmarks/published_offload.py`. Each row is the author's "
         "technique, by a solver of memplan with fixed settings, at the least budget with which its schedule "
-        "is valid. Rows of `judge` were estimated before their figures were read; a hash of settings, version "
-        "and estimate stands in the file since then. No value was fitted to any row. Ratios are estimated / "
-        "published. `approximate`: what the author ran is not known whole; such rows are in no statistic but "
-        "the order.",
+        "is valid. Rows of `judge` were estimated before their figures were read: a hash of settings, "
+        "version and estimate stands in the file since then. No value was fitted to any row. Ratios are "
+        "estimated / published. `approximate`: what the author ran is not known whole; such rows are in no "
+        "statistic but the order.",
         "## How good",
         "\n".join(_summary(done)),
         "## Order of techniques",

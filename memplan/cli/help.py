@@ -10,7 +10,7 @@ FIRST = {
     "bench": ("corpus", "solvers", "budgets", "time-limit", "output"),
     "compare": ("budget", "solvers", "time-limit"),
     "optimize": ("budget", "device", "optimizer", "gpu", "output"),
-    "pareto": ("points", "budgets", "time-limit", "output"),
+    "pareto": ("points", "budgets", "time-limit", "output", "report"),
     "profile": ("device", "optimizer", "gpu", "output"),
     "run": ("model", "graph", "device", "timing-repeats", "trace"),
     "shard": ("ranks", "link", "output"),

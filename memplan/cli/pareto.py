@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ from .bench.arguments import budgets_argument, check_budgets
 from .exits import Exit
 from .help import PlanCommand
 from .options import (
+    FILE,
     bound_time_option,
     output_options,
     settings_option,
@@ -31,8 +33,10 @@ from .options import (
     table_option,
     time_limit_option,
     with_gap,
+    writable_as,
 )
 from .parameter_types import DOCUMENT
+from .pareto_page import write_budgets
 from .printing.output import Output, table
 from .splits import whole_graph
 
@@ -70,6 +74,13 @@ BARS = 30
     "the answers, .csv, each as it comes; a file that has some is gone on from.  [default: answers are "
     "printed, not saved]"
 )
+@click.option(
+    "--report",
+    "page",
+    type=FILE,
+    callback=writable_as(".html"),
+    help="Page with a slider over the budgets: curve, schedule, next command, .html.  [default: none]",
+)
 @output_options
 def pareto(
     graph: Path,
@@ -81,6 +92,7 @@ def pareto(
     gap: str | None,
     settings: dict[str, str],
     destination: Path | None,
+    page: Path | None,
     output: Output,
 ) -> None:
     """Find how GRAPH gets slower as memory shrinks: a schedule and a lower bound at each of many budgets.
@@ -90,6 +102,7 @@ def pareto(
     \b
     plan pareto graph.yaml -o curve.csv
     plan report schedule.json --graph graph.yaml --bench curve.csv -o report.html
+    plan pareto graph.yaml --report curve.html
     """
     on, who = instance(graph), contender(solver, with_gap(settings, gap))
     check_budgets(budgets, [on])
@@ -101,17 +114,23 @@ def pareto(
         prepare(destination)
     min_memory, interrupted = minimum_memory(whole_graph(graph, output)), False
     asked = _given(on, rows, budgets) if budgets else _chosen(on, rows, count, min_memory)
+    folder = ExitStack()
+    kept = None if page is None else Path(folder.enter_context(TemporaryDirectory(prefix="memplan-")))
     try:
         total = len(budgets) or count
         with output.progress("solving") as progress:
             for budget in asked:
                 progress(len(rows), max(total, len(rows) + 1), f"at {format_bytes(on.bytes_of(budget))}")
-                with closing(run([Trial(on, budget, who, time_limit)], 1, bound_time, rows)) as solved:
+                file = kept and kept / f"{on.bytes_of(budget)}.json"
+                with closing(run([Trial(on, budget, who, time_limit, file)], 1, bound_time, rows)) as solved:
                     rows += solved
                 if destination:
                     append_row(destination, rows[-1])
     except KeyboardInterrupt:
         interrupted = True
+    with folder:
+        if page and kept:
+            write_budgets(page, graph, kept, output, found=points(on, rows), who=who)
     _tell(on, rows, min_memory, interrupted, output, saved=destination is not None)
 
 

@@ -19,6 +19,7 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..graphs.transformations.updates import ADAMW, with_updates
 from ..planner.baseline import baseline, baseline_schedule
+from ..planner.schedule.file import save_schedule
 from ..solvers.bounds.lower_bounds import lower_bounds
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
@@ -85,6 +86,8 @@ def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
     # A solve replaces a faulty schedule by another; a comparison of solvers shows the fault.
     if fault := next((note for note in found.notes if note.startswith(INTERNAL_ERROR)), None):
         return {"outcome": Outcome.FAULT, "message": fault, "seconds": found.seconds}
+    if trial.kept:
+        save_schedule(trial.kept, graph, found.schedule, budget=problem.budget, solver={"name": found.solver})
     return {
         "outcome": Outcome.OK,
         "time": found.figures.time,

@@ -117,10 +117,13 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
+    """A problem for a solver. kept: file for the schedule that is found, None to keep none."""
+
     instance: Instance
     budget: Budget
     contender: Contender
     time_limit: float | None
+    kept: Path | None = None
 
     @property
     def budget_bytes(self) -> int:

@@ -7,7 +7,9 @@ have from t on. To recompute as much as that allows and keep the rest takes, at 
     kept_{x,t} = max(0, need_{x,t} − most_{p,t}),  recomputed_{p,t} = min(need_{x,t}, most_{p,t})   p makes x
 
 If that fits, the moment is not needed. For each moment it is a backward scan over the operations, compiled.
-First runs are in traced order.
+First runs are in traced order. For any order only what surely comes before and after the moment counts: an
+operation that may run on either side needs nothing, and what it makes is not kept. The two differ by much: in
+the backward pass of a tree most operations are open at most moments, and few at the loss.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ....graphs.adjacency import Indices
 from ....graphs.arrays import Floats, Ints
 from ....graphs.compiled import compiled
+from ...problem import OrderName
 from .facts import Edges, Facts
+from .order import AFTER, BEFORE, OPEN, known_sides
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,31 +79,59 @@ def in_windows(facts: Facts, reruns: Floats, starts: list[int], within: list[Flo
     return Later(np.array(starts, np.int64), np.array([reruns, *later]), when)
 
 
-def bytes_at(facts: Facts, later: Later, moments: Ints) -> Floats:
-    """Return the device bytes at each moment (operations)."""
+def bytes_at(facts: Facts, later: Later, moments: Ints, order: OrderName = "file") -> Floats:
+    """Return the device bytes at each moment (operations): all, or what is surely there in any order."""
     windows = np.searchsorted(later.starts, moments, side="right")
     kept, recomputed = np.zeros(len(moments)), np.empty(len(facts.once))
-    _keep(facts.edges, later.runs, later.when, moments, windows, recomputed, kept)
+    side = np.empty(len(facts.once), np.uint8)
+    # Without predecessors the sides are those of the traced order.
+    before = facts.predecessors if order == "any" else None
+    start, columns = (
+        (before.start, before.columns) if before else (np.zeros(0, np.int64), np.zeros(0, np.int32))
+    )
+    edges = facts.edges
+    _keep(edges, (start, columns), (later.runs, later.when), (moments, windows), (side, recomputed), kept)
     return kept + np.array([facts.least_bytes(t) for t in moments.tolist()], np.float64)
 
 
 @compiled
 def _keep(
-    edges: Edges, runs: Floats, when: Ints, moments: Ints, windows: Ints, recomputed: Floats, kept: Floats
+    edges: Edges,
+    predecessors: tuple[Ints, Indices],
+    later: tuple[Floats, Ints],
+    looked_at: tuple[Ints, Ints],
+    scratch: tuple[NDArray[np.uint8], Floats],
+    kept: Floats,
 ) -> None:
     """Add up the bytes that are kept at each moment, without those that its operation touches.
 
+    predecessors: in compressed rows; none if first runs are in traced order.
+    later: runs and when, of `Later`.
+    looked_at: moments and their windows.
+    scratch: arrays with an entry per operation.
     kept: takes the result, a number per moment.
-    recomputed: scratch array, a number per operation.
     """
+    start, before = predecessors
+    runs, when = later
+    moments, windows = looked_at
+    side, recomputed = scratch
     for place in range(len(moments)):
         t, window = moments[place], windows[place]
-        # from last to first: readers before t come after p, so `recomputed` is known for them
+        if len(start):
+            side[:] = OPEN
+            known_sides(start, before, t, side)
+        else:
+            side[: t + 1] = BEFORE
+            side[t + 1 :] = AFTER
+        # From last to first: readers before t come after p, so `recomputed` is known for them. In any order,
+        # too, what surely comes before t does so in the traced order.
         for p in range(t, -1, -1):
+            recomputed[p] = 0.0
+            if side[p] != BEFORE:
+                continue
             rest = runs[window + 1, p]
             here = runs[window, p] - rest if t < when[window, p] else 0.0
             most = min(rest + here, 1.0) if t < edges.ends[p] else 0.0
-            recomputed[p] = 0.0
             for entry in range(edges.output_start[p], edges.output_start[p + 1]):
                 x = edges.outputs[entry]
                 # Needed by a later first run, whole; by a recomputed reader, as far as that is recomputed.
@@ -106,7 +140,10 @@ def _keep(
                 for index in range(edges.use_start[x], edges.use_start[x + 1]):
                     reader = edges.uses[index]
                     touched |= reader == t
-                    need = 1.0 if reader > t else max(need, recomputed[reader])
+                    if side[reader] == AFTER:
+                        need = 1.0
+                    elif side[reader] == BEFORE:
+                        need = max(need, recomputed[reader])
                 first, last = edges.producer_start[x], edges.producer_start[x + 1]
                 for index in range(first, last):
                     touched |= edges.producers[index] == t
@@ -121,7 +158,7 @@ def _keep(
 def largest(excess: Floats, most: int) -> list[int]:
     """Return up to `most` indices of positive entries, the largest first, no two close to each other."""
     # Neighbouring moments have nearly the same rows: one of them is enough for a round.
-    apart = len(excess) // (4 * most)
+    apart = len(excess) // (4 * max(1, most))
     chosen: list[int] = []
     for index in np.argsort(-excess, kind="stable").tolist():
         if len(chosen) == most or excess[index] <= 0:
@@ -131,11 +168,23 @@ def largest(excess: Floats, most: int) -> list[int]:
     return chosen
 
 
-def candidates(facts: Facts, limit: int, most: int) -> Ints:
-    """Return moments at which the baseline does not fit, evenly thinned out to at most `most`."""
+def candidates(facts: Facts, limit: int, most: int, order: OrderName = "file") -> Ints:
+    """Return moments at which the baseline does not fit, thinned out to at most about `most`.
+
+    For any order there are up to as many more at which even what is surely there does not fit: the fullest of
+    each stretch, among them ends of phases, since at a loss all of forward has run in every order.
+    """
     count = len(facts.once)
-    moments = np.arange(count)
+    none, moments = Later.of(np.zeros(count)), np.arange(count)
     step = max(1, count // (2 * most))
     moments = moments[::step]
-    over = moments[bytes_at(facts, Later.of(np.zeros(count)), moments) > limit]
-    return over[np.unique(np.linspace(0, max(0, len(over) - 1), min(most, len(over))).astype(int))]
+    over = moments[bytes_at(facts, none, moments) > limit]
+    evenly = over[np.unique(np.linspace(0, max(0, len(over) - 1), min(most, len(over))).astype(int))]
+    if order == "file":
+        return evenly
+    ends = np.flatnonzero(np.diff(facts.graph.operations.phase))
+    looked = np.unique(np.concatenate([over, ends, ends + 1]))
+    sure = bytes_at(facts, none, looked, "any")
+    stretches = np.array_split(np.flatnonzero(sure > limit), most)
+    fullest = [looked[one[np.argmax(sure[one])]] for one in stretches if len(one)]
+    return np.unique(np.concatenate([evenly, np.array(fullest, evenly.dtype)]))

@@ -52,14 +52,19 @@ def any_order(before: Adjacency) -> Order:
 
     def moment(operation: int) -> Moment:
         side = np.full(len(before), OPEN, np.uint8)
-        _tell_sides(before.start, before.columns, operation, side)
+        known_sides(before.start, before.columns, operation, side)
         return Moment(operation, side.tobytes())
 
     return moment
 
 
 @compiled
-def _tell_sides(start: Ints, before: Indices, operation: int, side: NDArray[np.uint8]) -> None:
+def known_sides(start: Ints, before: Indices, operation: int, side: NDArray[np.uint8]) -> None:
+    """Mark what runs before and after the operation in any order.
+
+    start, before: `predecessors` of the graph, in compressed rows.
+    side: takes the result; OPEN everywhere at first.
+    """
     side[operation] = AFTER
     for other in range(operation + 1, len(side)):
         for k in range(start[other], start[other + 1]):

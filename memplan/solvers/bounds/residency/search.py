@@ -134,7 +134,8 @@ class ResidencyBoundSearch:
             self.certain = inf
             return
         most = min(MOST_CANDIDATES, max(ALL_AT_ONCE, MOST_LOOKS // max(1, len(graph.operations))))
-        self.candidates = candidates(self.facts, budget, most)
+        self.order: OrderName = order
+        self.candidates = candidates(self.facts, budget, most, order)
         self.moment = file_order(graph) if order == "file" else any_order(self.facts.predecessors)
 
     @property
@@ -158,6 +159,12 @@ class ResidencyBoundSearch:
     def _fractions(self) -> None:
         a_round = max(1, len(self.candidates)) if len(self.candidates) <= ALL_AT_ONCE else A_ROUND
         idle = 0
+        if self.order == "any" and self.seeds:
+            # Where most is open, a moment of the traced order costs a large cut and seldom proves anything.
+            seeds, half = np.array(self.seeds), len(self.graph.operations) // 2
+            sure = bytes_at(self.facts, self.best.later, seeds, "any")
+            open_ = np.array([self.moment(operation).side.count(OPEN) for operation in self.seeds])
+            self.seeds = _at(seeds, np.flatnonzero((sure > self.budget) | (open_ <= half)).tolist())
         if self.seeds:  # those with most on a known side first
             known = sorted(self.seeds, key=lambda operation: self.moment(operation).side.count(OPEN))
             self._in_fractions(known[: (len(known) + 1) // 2])
@@ -233,10 +240,15 @@ class ResidencyBoundSearch:
         excess[new[:1]] = np.maximum(excess[new[:1]], 1.0)
 
     def _missing(self, most: int) -> list[int]:
-        """Return candidates at which the newest answer would not fit."""
-        excess = bytes_at(self.facts, self.best.later, self.candidates) - self.budget * (1.0 + NEGLIGIBLE)
-        excess[np.isin(self.candidates, self.chosen)] = 0.0
-        return _at(self.candidates, largest(excess, most))
+        """Return candidates at which the newest answer would not fit: surely, and then in traced order."""
+        orders: tuple[OrderName, ...] = ("any", "file") if self.order == "any" else ("file",)
+        found: list[int] = []
+        for order in orders:
+            used = bytes_at(self.facts, self.best.later, self.candidates, order)
+            excess = used - self.budget * (1.0 + NEGLIGIBLE)
+            excess[np.isin(self.candidates, [*self.chosen, *found])] = 0.0
+            found += _at(self.candidates, largest(excess, most - len(found)))
+        return found
 
     def _between(self, most: int) -> list[int]:
         """Return candidates in the middle of the widest intervals between those chosen."""

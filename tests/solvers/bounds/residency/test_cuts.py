@@ -18,12 +18,13 @@ from memplan.solvers.bounds.residency.cuts import Network, part_of
 from memplan.solvers.bounds.residency.facts import Facts
 from memplan.solvers.bounds.residency.max_flow import SINK, SOURCE, UNLIMITED, arcs_between, minimum_cut
 from memplan.solvers.bounds.residency.moments import Later, bytes_at
-from memplan.solvers.bounds.residency.order import Order, any_order, file_order
+from memplan.solvers.bounds.residency.order import AFTER, BEFORE, Order, any_order, file_order
 from memplan.solvers.bounds.residency.prices import NEAR, best_prices
 from memplan.solvers.bounds.residency.windows import residency_program
 from memplan.solvers.milp.planes import Planes
 from memplan.solvers.milp.result import BackendError
 from memplan.solvers.milp.safe_bounds import relaxed
+from memplan.solvers.problem import OrderName
 from small_graphs import small_graph, small_graphs
 
 EQUAL = 2 * NEAR
@@ -157,19 +158,22 @@ def test_the_top_of_planes_is_proven_by_its_weights(seed: int, prices: int, coun
 
 
 @settings(max_examples=60)
-@given(small_graphs(), st.integers(0, 10**6))
-def test_bytes_at_moments_as_they_are_defined(graph: Graph, seed: int) -> None:
+@given(small_graphs(), st.integers(0, 10**6), st.sampled_from(["file", "any"]))
+def test_bytes_at_moments_as_they_are_defined(graph: Graph, seed: int, order: OrderName) -> None:
     facts, random = Facts(graph), np.random.default_rng(seed)
     count = len(graph.operations)
     most = np.where(facts.once, 0.0, random.choice([0.0, 0.3, 1.0, 2.0], count))
-    found = bytes_at(facts, Later.of(most), np.arange(count))
+    found = bytes_at(facts, Later.of(most), np.arange(count), order)
+    sides = file_order(graph) if order == "file" else any_order(facts.predecessors)
     for t in range(count):
-        recomputed = [0.0] * count
+        recomputed, side = [0.0] * count, sides(t).side
         total = float(facts.least_bytes(t))
         for p in range(t, -1, -1):
+            if side[p] != BEFORE:
+                continue
             ended = any(change <= t for change in facts.ended_by.get(p, ()))
             for x in facts.outputs[p]:
-                needs = [1.0 if use > t else recomputed[use] for use in facts.uses[x]]
+                needs = [1.0 if side[use] == AFTER else recomputed[use] for use in facts.uses[x]]
                 need = 1.0 if x in facts.results else max(needs, default=0.0)
                 if t in facts.uses[x] or t in facts.producers[x]:
                     continue

@@ -88,5 +88,23 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "FAR = 10**9",
         "FAR = 10 ** 10",
     ): "any number above all distances says that there is no way",
+    (
+        "planner/replay/runs.py",
+        "_prune",
+        "length, fill = len(rows), 0",
+        "length, fill = (len(rows), 1)",
+    ): "`dead` has an entry per use, and a tensor that is made and read later has two uses and one end",
+    (
+        "planner/certificates/verify.py",
+        "recomputation",
+        "for modes, amount in zip(graph.modes, spent, strict=True):",
+        "for modes, amount in zip(graph.modes, spent, strict=False):",
+    ): "`spent` has an entry for each operation",
+    (
+        "solvers/workers/precompile.py",
+        "_is_done",
+        "message = worker.hear(0.0)",
+        "message = worker.hear(1.0)",
+    ): "how long a message is waited for, in a loop that waits until all is compiled",
 }
 """(file, function, line before, line after): why no result can change."""

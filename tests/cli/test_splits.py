@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from memplan.solvers.splits import WORTH_ROUNDING
 from split_graphs import split_graphs
 
 GRAPHS = split_graphs(Random(1))
+
+SEARCH = Search(None, "auto", None, {}, None, 0.0, addresses=None, reserve=None, machine_path=None)
 
 
 @pytest.fixture(autouse=True)
@@ -157,8 +160,16 @@ def test_each_split_has_half_of_the_time_that_is_left() -> None:
         raise InfeasibleError("nobody", 1, None, 2)
 
     for limit in (800.0, None):
-        search = Search(None, "auto", limit, {}, None, 0.0, addresses=None, reserve=None, machine_path=None)
         with pytest.raises(InfeasibleError):
-            Splits(GRAPHS).solved(search, solve)
+            Splits(GRAPHS).solved(replace(SEARCH, time_limit=limit), solve)
     # What these take is less than seconds: half of all is left to each but the last.
     assert limits == [*(pytest.approx(each, abs=9) for each in (400, 400, 400, 800)), *[None] * 4]
+
+
+def test_a_solver_without_a_bound_bounds_no_split() -> None:
+    solution: Any = SimpleNamespace(lower_bound=None, interrupted=False, figures=SimpleNamespace(time=1.0))
+    unused: Any = None
+    found = Found(SEARCH, unused, solution, unused, budget=unused, peak=0, free=0)
+    splits = Splits(GRAPHS)
+    splits.solved(SEARCH, lambda _graph, _search: found)
+    assert splits.bounds[0] == 0.0

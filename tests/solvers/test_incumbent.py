@@ -25,3 +25,11 @@ def test_any_schedule_is_enough_once_patience_is_over() -> None:
     assert (race.best, race.within(0.0)) == (inf, False)
     race.found(12.0, "one")
     assert (race.best, race.within(0.0)) == (12.0, True)
+
+
+def test_its_history_is_by_the_seconds_since_the_start() -> None:
+    race = Incumbent()
+    race.found(12.0, "one")
+    race.proved(10.0, "another")
+    first, second = race.history
+    assert 0.0 <= first.elapsed <= second.elapsed < 300.0

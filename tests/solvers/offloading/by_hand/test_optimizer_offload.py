@@ -68,6 +68,18 @@ def test_gradients_leave_after_backward_and_weights_return_in_their_order(copy: 
     assert found.time == pytest.approx(forward + LOSS + LAYERS * BACKWARD)
 
 
+@pytest.mark.parametrize(("manner", "later"), [("torchao", 1), ("megatron", LAYERS)])
+def test_backward_ends_before_or_after_the_gradients_leave(manner: str, later: int) -> None:
+    """later: the copies that begin after it; torchao's last gradient is that of its last operation."""
+    graph, given = network(), {"fraction": "1", "manner": manner, "activations": "keep"}
+    found = registry.solve("optimizer-offload", Problem(graph, ROOMY, machine(0.25)), 5.0, given)
+    rows = [(verb, x) for verb, x, _where in found.schedule.rows()]
+    end = max(
+        k for k, (verb, x) in enumerate(rows) if verb == Verb.COMPUTE and graph.operations.name[x] == "B0"
+    )
+    assert sum(verb == Verb.OFFLOAD for verb, _x in rows[end:]) == later
+
+
 @pytest.mark.parametrize("manner", ["torchao", "megatron"])
 def test_a_share_of_the_parameters_is_updated_on_the_host(manner: str) -> None:
     """As in Megatron one parameter more is taken while the share is not reached."""

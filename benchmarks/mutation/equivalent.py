@@ -106,5 +106,17 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "message = worker.hear(0.0)",
         "message = worker.hear(1.0)",
     ): "how long a message is waited for, in a loop that waits until all is compiled",
+    (
+        "planner/simulator/clock.py",
+        "lanes_of",
+        "count += 1",
+        "count += 2",
+    ): "a lane that no queue holds is always free",
+    (
+        "planner/addresses/search.py",
+        "_cheapest",
+        "if cost < least - 1e-9:",
+        "if cost <= least - 1e-09:",
+    ): "the tolerance of sums of floats: weights that differ by it exactly are ties in either way",
 }
 """(file, function, line before, line after): why no result can change."""

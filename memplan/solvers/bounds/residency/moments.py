@@ -175,9 +175,9 @@ def candidates(facts: Facts, limit: int, most: int, order: OrderName = "file") -
     each stretch, among them ends of phases, since at a loss all of forward has run in every order.
     """
     count = len(facts.once)
-    none, moments = Later.of(np.zeros(count)), np.arange(count)
-    step = max(1, count // (2 * most))
-    moments = moments[::step]
+    none = Later.of(np.zeros(count))
+    # Contiguous, unlike a slice, for which the scan would be compiled once more.
+    moments = np.arange(0, count, max(1, count // (2 * most)))
     over = moments[bytes_at(facts, none, moments) > limit]
     evenly = over[np.unique(np.linspace(0, max(0, len(over) - 1), min(most, len(over))).astype(int))]
     if order == "file":

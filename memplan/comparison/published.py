@@ -1,7 +1,8 @@
 """Published results for public graphs, to compare rows with.
 
 A document {"rows": [{"graph": name, "budget_percent": 80, method: [overhead %, peak %, seconds] | null, …}]};
-percentages are of the baseline's time and peak, seconds may be null.
+percentages are of the baseline's time and peak, seconds may be null. A row may have "peak_bytes": its
+budget is a share of those instead, as where a paper counts another peak.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ ROUNDING = 0.05
 
 @dataclass(frozen=True)
 class Published:
-    """The best published result within the budget. method: empty if there is none. overhead: percent."""
+    """The best published result within the budget.
+
+    method: empty if there is none. overhead: percent. peak: bytes that the budget is a share of, None for the
+    baseline's.
+    """
 
     method: str = ""
     overhead: float | None = None
     seconds: float | None = None
+    peak: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,16 +68,19 @@ def load_published(path: Path) -> dict[tuple[str, float], Published]:
 
 def published_budgets(graph: str, published: Mapping[tuple[str, float], Published]) -> list[Budget]:
     """Return the budgets for which there are published results of a graph, the largest first."""
-    shares = sorted((percent for name, percent in published if name == graph), reverse=True)
-    return [parse_budget(f"{percent:g}%") for percent in shares]
+    shares = sorted(((at[1], one.peak) for at, one in published.items() if at[0] == graph), reverse=True)
+    texts = (f"{int(percent * peak / 100)}B" if peak else f"{percent:g}%" for percent, peak in shares)
+    return [parse_budget(text) for text in texts]
 
 
 def matches(rows: Iterable[Row], published: Mapping[tuple[str, float], Published]) -> list[Match]:
     """Match rows with the published results of the same graph and budget."""
     fastest: dict[tuple[str, float], Row | None] = {}
+    peaks = {graph: one.peak for (graph, _percent), one in published.items()}
     for row in rows:
+        peak = peaks.get(row.graph) or row.baseline_peak
         # Rounded: a budget in whole bytes is not exactly its percentage.
-        place = row.graph, round(100 * row.budget / row.baseline_peak, 2) if row.baseline_peak else 0.0
+        place = row.graph, round(100 * row.budget / peak, 2) if peak else 0.0
         if place in published:
             known = fastest.setdefault(place, None)
             if row.time is not None and (known is None or row.time < (known.time or 0.0)):
@@ -80,11 +89,13 @@ def matches(rows: Iterable[Row], published: Mapping[tuple[str, float], Published
 
 
 def _best(row: Mapping[str, Any]) -> Published:
+    peak = None if row.get("peak_bytes") is None else int(row["peak_bytes"])
     within: list[Published] = []
     for method, result in row.items():
         if isinstance(result, list):
-            overhead, peak, taken = cast(list[Any], result)
+            overhead, needed, taken = cast(list[Any], result)
             seconds = None if taken is None else float(taken)
-            if float(peak) <= float(row["budget_percent"]) + ROUNDING:
-                within.append(Published(method, float(overhead), seconds))
-    return min(within, key=lambda one: (one.overhead or 0.0, one.seconds or 0.0), default=Published())
+            if float(needed) <= float(row["budget_percent"]) + ROUNDING:
+                within.append(Published(method, float(overhead), seconds, peak))
+    none = Published(peak=peak)
+    return min(within, key=lambda one: (one.overhead or 0.0, one.seconds or 0.0), default=none)

@@ -14,8 +14,11 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OWN = ("mlp", "gpt2", "bert", "llama", "t5", "vit", "transformer", "resnet50", "unet")
@@ -29,7 +32,14 @@ def models() -> dict[str, object]:
     from strangers_transformers_vision import VISION
 
     made = {**TORCH, **TEXT, **VISION}
-    return {"".join(c if c.isalnum() else "_" for c in f"of_{name}"): make for name, make in made.items()}
+    names = {name: "".join(c if c.isalnum() else "_" for c in f"of_{name}") for name in made}
+    return {names[name]: partial(built, make) for name, make in made.items()}
+
+
+def built(make: Callable[[], Any]) -> tuple[object, ...]:
+    """Return what a model file's function returns."""
+    iteration = make()
+    return iteration.module, iteration.inputs, *([iteration.loss_fn] if iteration.loss_fn else [])
 
 
 def __getattr__(name: str) -> object:

@@ -176,7 +176,25 @@ def masked(y):
     return y.sum((0, 2)).square().sum()
 
 
-@pytest.mark.parametrize("loss", [pinball, every_second, masked])
+def written_in_parts(y):
+    """A block is filled by parts, then a view of it is changed: Longformer's scores."""
+    made = y.new_zeros(8, 36, 12)
+    made[:, 1:] = y.transpose(1, 2)[:, :-1]
+    turned = made.transpose(1, 2)
+    turned += y.detach().sigmoid()
+    return turned.sum((0, 2)).square().sum()
+
+
+def changed_by_a_part(y):
+    other = y.detach().exp()
+    other[:, :, :5] = 0.25
+    turned = other.transpose(1, 2)
+    y = (y * 1.0).transpose(1, 2)
+    y *= turned
+    return y.sum((0, 2)).square().sum()
+
+
+@pytest.mark.parametrize("loss", [pinball, every_second, masked, written_in_parts, changed_by_a_part])
 def test_changes_in_place_of_a_transposed_tensor(loss):
     """The weight's gradient is a sum over them, in the order of their memory."""
     torch.manual_seed(0)
@@ -188,6 +206,7 @@ def test_changes_in_place_of_a_transposed_tensor(loss):
 
     iteration = Iteration(module, (torch.randn(96, 36),), scaled)
     program = trace_real_layouts(iteration)
+    assert all(each.numel() == 1 for each in program.constants.values())  # none stands for a block
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
     assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(graph))).equal
 

@@ -63,12 +63,19 @@ def loses_layout(target: Any, arguments: tuple[Any, ...], keywords: dict[str, An
     if _UNSUITED.intersection(target.tags) or target is _COPY or picks(target):
         return False
 
+    # What views have changed is applied here, in the trace. Out of it the result would be a tensor that the
+    # program takes for a constant.
+    values = tree_map(
+        lambda leaf: from_functional(leaf) if isinstance(leaf, Tensor) else leaf, (arguments, keywords)
+    )
+
     def copied(leaf: Any) -> Any:
         # Apart from the trace, and from the tensor itself: only the result's layout is wanted.
-        return to_functional(from_functional(leaf)) if isinstance(leaf, Tensor) else leaf
+        return to_functional(leaf) if isinstance(leaf, Tensor) else leaf
 
     with no_dispatch_modes():
-        made = target(*tree_map(copied, arguments), **tree_map(copied, keywords))
+        positional, named = tree_map(copied, values)
+        made = target(*positional, **named)
         return isinstance(made, Tensor) and from_functional(made).stride() != first.stride()
 
 

@@ -1,6 +1,6 @@
 """A small GPT-2 with its default dropout, in training: the model of `make demo`.
 
-The vocabulary is cut so that the activations, not the logits, make the peak.
+`build` has a vocabulary so small that the activations, not the logits, make the peak.
 """
 
 import torch
@@ -21,3 +21,8 @@ def build(layers=6, width=384, heads=6, vocabulary=2048, batch=4, length=256):
     )
     tokens = torch.randint(vocabulary, (batch, length))
     return GPT2LMHeadModel(config).train(), {"input_ids": tokens, "labels": tokens}
+
+
+def vocabulary():
+    """Two layers before 32,000 words: the logits make the peak."""
+    return build(layers=2, width=128, heads=4, vocabulary=32000, batch=2, length=128)

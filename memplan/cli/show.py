@@ -39,6 +39,7 @@ from .printing.figures import (
     report_rows,
 )
 from .printing.output import Output, labelled, table
+from .profiling import pieces_rows
 from .replay import Held, open_schedule, validate_schedule
 
 _LISTED = 5
@@ -111,6 +112,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
     yield from labelled(
         [
             graph_row(held.graph),
+            *pieces_rows(held.graph.source or {}),
             ("budget", "none" if held.budget is None else spelled(held.budget)),
             *policy_row(held.file.solver),
             *report_rows(report, held.budget, held.machine or held.graph.machine),

@@ -102,7 +102,7 @@ def test_a_schedule_is_of_its_split() -> None:
     said = call("solve", "g.json", "--budget", f"{least}B", "--start", "s.json", "-o", "t.json").stdout
     assert "of all splits" not in said
     assert "valid" in call("check", "t.json").stdout
-    assert "whole" not in call("show", "s.json").stdout
+    assert "in pieces    3 operations in a region of 2 pieces, error 1.00" in call("show", "s.json").stdout
     call("report", "s.json", "-o", "r.html")
     save_graph(GRAPHS[0], "g.json")
     assert "made for another graph" in call("check", "s.json", "--graph", "g.json", status=6).stderr

@@ -63,11 +63,12 @@ def loses_layout(target: Any, arguments: tuple[Any, ...], keywords: dict[str, An
     if _UNSUITED.intersection(target.tags) or target is _COPY or picks(target):
         return False
 
+    def applied(leaf: Any) -> Any:
+        return from_functional(leaf) if isinstance(leaf, Tensor) else leaf
+
     # What views have changed is applied here, in the trace. Out of it the result would be a tensor that the
     # program takes for a constant.
-    values = tree_map(
-        lambda leaf: from_functional(leaf) if isinstance(leaf, Tensor) else leaf, (arguments, keywords)
-    )
+    values = tree_map(applied, (arguments, keywords))
 
     def copied(leaf: Any) -> Any:
         # Apart from the trace, and from the tensor itself: only the result's layout is wanted.

@@ -1,4 +1,4 @@
-"""Published figures of training with offloading, beside what memplan estimates of the same technique.
+"""Published figures of training with offloading, alongside what memplan estimates of the same technique.
 
     python benchmarks/published_offload.py             rows without an estimate, then the table
     python benchmarks/published_offload.py --only ID   of them those whose id has one of these texts
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default="", help="ids that contain one of these texts, by commas")
     parser.add_argument("--table", action="store_true", help="print the table alone")
-    parser.add_argument("--rerun", action="store_true", help="estimate again what fits were made to")
+    parser.add_argument("--rerun", action="store_true", help="estimate anew what fits were made to")
     asked = parser.parse_args()
     rows, results = load_rows(kind="offload"), load_results()
     for row in [] if asked.table else rows:

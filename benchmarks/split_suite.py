@@ -89,8 +89,8 @@ def main() -> None:
                 continue
             splits = len(json.loads(Path(graph).read_text()).get("splits", ()))
             found = [solved(graph, options, *which) for which in (("--split-fixed", "0"), ())]
-            told = (f"{each:.2%}" if isinstance(each, float) else str(each) for each in found)
-            print(f"| {name} | {splits} | {' | '.join(told)} |", flush=True)
+            shown = (f"{each:.2%}" if isinstance(each, float) else str(each) for each in found)
+            print(f"| {name} | {splits} | {' | '.join(shown)} |", flush=True)
             left -= 1
             if not left:
                 break

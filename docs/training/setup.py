@@ -1,4 +1,4 @@
-"""What the examples of each page about training have: a small GPT-2, a small classifier, what loops need."""
+"""Setup of the examples of each page about training: a small GPT-2, a small classifier, what loops need."""
 
 # ruff: noqa: F401 (pages use the imports; their blocks share these names)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from ..comparison.pareto import Point, next_budget, points
 from ..comparison.run import run
 from ..comparison.trials import Instance, Outcome, Row, Trial, contender, instance
 from ..graphs.files.files import load_graph
+from ..graphs.folders.scratch import Scratch
 from ..graphs.units import duration, format_bytes
 from ..planner.bounds import minimum_memory, offloads
 from ..planner.budget import Budget, spelled
@@ -114,8 +114,7 @@ def pareto(
         prepare(destination)
     min_memory, interrupted = minimum_memory(whole_graph(graph, output)), False
     asked = _given(on, rows, budgets) if budgets else _chosen(on, rows, count, min_memory)
-    folder = ExitStack()
-    kept = None if page is None else Path(folder.enter_context(TemporaryDirectory(prefix="memplan-")))
+    kept = None if page is None else Path(click.get_current_context().with_resource(Scratch("pareto")))
     try:
         total = len(budgets) or count
         with output.progress("solving") as progress:
@@ -128,9 +127,8 @@ def pareto(
                     append_row(destination, rows[-1])
     except KeyboardInterrupt:
         interrupted = True
-    with folder:
-        if page and kept:
-            write_budgets(page, graph, kept, output, found=points(on, rows), who=who)
+    if page and kept:
+        write_budgets(page, graph, kept, output, found=points(on, rows), who=who)
     _tell(on, rows, min_memory, interrupted, output, saved=destination is not None)
 
 

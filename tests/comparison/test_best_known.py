@@ -173,5 +173,8 @@ def test_peers_are_compared_with_at_the_budgets_of_their_results(bench: Bench) -
     assert (match["method"], match["overhead_percent"], match["seconds"]) == ("dtr", 12.7, None)
     rows = json.loads(bench("--peers", "--dry-run", "--json").stdout)["rows"]
     assert len(rows) == 13
+    save_graph(chain(4), Path("unpublished.json"))
+    said = bench("unpublished.json", "tree.json", "--peers", "--dry-run").stderr
+    assert f"--peers leaves out {chain(4).name}: no results are published of it" in said
     refused = bench("--peers", "--budgets", "50%")
     assert "leave out --budgets or --peers" in refused.stderr

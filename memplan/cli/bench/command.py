@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from datetime import date
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -247,18 +248,14 @@ def bench(
     best_known = load_best(records) if records.exists() else {}
     known = read_rows(destination) if destination else {}
     folder = Path(click.get_current_context().with_resource(Scratch("corpus")))
-    on = [*instances(files, output), *corpus_instances(corpora, folder)]
+    given = instances(files, output)
+    on = [*given, *corpus_instances(corpora, folder)]
     check_budgets(budgets, on)
-    asked = filtered(
-        [
-            trial
-            for one in on
-            for trial in trials(
-                [one], published_budgets(one.graph, published) if peers else budgets, contenders, time_limit
-            )
-        ],
-        pattern,
-    )
+    at = [published_budgets(one.graph, published) if peers else budgets for one in on]
+    if unknown := [one.graph for one, there in zip(given, at, strict=False) if not there]:
+        output.note(f"--peers leaves out {', '.join(unknown)}: no results are published of it")
+    each = (trials([one], there, contenders, time_limit) for one, there in zip(on, at, strict=True))
+    asked = filtered(list(chain.from_iterable(each)), pattern)
     left = [trial for trial in asked if rerun or trial.key not in known]
     if dry_run:
         to_solve = {trial.key for trial in left}

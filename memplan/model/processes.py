@@ -10,7 +10,7 @@ left in it too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from time import perf_counter
@@ -23,6 +23,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..devices.device.choice import device_of
+from ..devices.sharded.communicator import unowned
 from ..devices.sharded.signs import Signs, is_of_network, keep, line_of
 from ..devices.sharded.store import SharedStore
 from ..graphs.errors import InputError, MemplanError, MismatchError
@@ -123,20 +124,24 @@ class Processes:
         self._signs = Signs(store, self.rank, self.size, timeout_of(self._group, self._device.torch))
         self.lost, self.under_way, self._came = "", False, perf_counter()
         _made.add(self)
-        self._averaged: list[tuple[str, tuple[int, ...]]] | None = None
+        self._averaged: list[tuple[str, Sequence[tuple[int, ...]]]] | None = None
         self._costs = self._measured()
 
-    def average(self, gradient: Tensor) -> Tensor:
-        """Return the gradient's average in separate memory, computed as DistributedDataParallel does.
+    def average_into(self, flat: Tensor, averages: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Fill `averages`, which lie in `flat`, with the gradients' averages, as DistributedDataParallel does.
 
-        It is the sum of each rank's share.
+        They are sums of each rank's share. Any one thread at a time may call it.
         """
-        if not self._together:
-            return gradient.clone()
-        # Multiplied before the sum, as in PyTorch: a division of the sum rounds otherwise.
-        averaged = gradient * (1 / self.size)
-        self._run(dist.all_reduce, averaged)
-        return averaged
+        for averaged, gradient in zip(averages, gradients, strict=True):
+            if self._together:
+                # Multiplied before the sum, as in PyTorch: a division of the sum rounds otherwise.
+                torch.mul(gradient, 1 / self.size, out=averaged)
+            else:
+                averaged.copy_(gradient)
+        if self._together and flat.numel():
+            # Gloo's thread lets go of it some time after the sum, when a plan has freed it.
+            sent = unowned(flat) if flat.is_cpu else flat
+            self._run(dist.all_reduce, sent, held=flat)
 
     def average_all(self, gradients: Iterable[Tensor]) -> None:
         """Average the gradients in place, in this order, which is that of all ranks."""
@@ -193,8 +198,17 @@ class Processes:
         finally:
             self._together = self.under_way = False
 
-    def _run(self, collective: Callable[..., Any], tensor: Tensor, *arguments: int) -> None:
-        """Run a collective. Raises MemplanError, with the rank that is lost, if one is."""
+    def _run(
+        self,
+        collective: Callable[..., Any],
+        tensor: Tensor,
+        *arguments: int,
+        held: Tensor | None = None,
+    ) -> None:
+        """Run a collective. Raises MemplanError, with the rank that is lost, if one is.
+
+        held: what owns the tensor's memory, by default the tensor.
+        """
         if self.lost:
             raise MemplanError(self.lost)
         self.under_way, pause = True, perf_counter() - self._came
@@ -207,7 +221,7 @@ class Processes:
         except RuntimeError as error:
             if not is_of_network(error):
                 raise
-            keep(work, tensor)  # gloo goes on with it
+            keep(work, tensor, held)  # gloo goes on with it
             self._signs.call_to_search()
             self.lost = f"{self._signs.find_lost(error, pause)}; start all ranks anew, from a checkpoint"
             raise MemplanError(self.lost) from None
@@ -260,8 +274,8 @@ class Processes:
                     "must update at the same batch"
                 )
 
-    def check(self, gradients: Mapping[str, tuple[int, ...]]) -> None:
-        """Check that a plan averages, by name and shape, what the first one does. Raises MismatchError."""
+    def check(self, gradients: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
+        """Check that a plan averages, by name and shapes, what the first one does. Raises MismatchError."""
         named = list(gradients.items())
         if self._averaged is None:
             self._averaged = named

@@ -67,6 +67,7 @@ def graph_of(
             random=operation.random,
             layer=operation.layer,
             modes=_modes(cost),
+            on_comm=operation.overlaps,
         )
     return draft.graph(program.results, machine, {**_source(program), **(source or {})})
 

@@ -128,6 +128,11 @@ class Operation(NamedTuple):
         """
         return self.phase == Phase.LOSS or bool(self.mutates) or getattr(self.call.target, "once", False)
 
+    @property
+    def overlaps(self) -> bool:
+        """Tell whether it is of the queue between the ranks, so that computations go on meanwhile."""
+        return getattr(self.call.target, "overlaps", False)
+
 
 class ValuesUsed(Protocol):
     """Interface of the answers of inputs and buffers that a trace has used: guards/values_used.py."""

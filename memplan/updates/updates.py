@@ -32,6 +32,7 @@ from ..program.names import Names
 from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
 from ..torch_support.torch_fakes import FakeTensorMode
 from . import clipping, scaling
+from .averages import after_next, averages
 from .norm_sums import NormStack, NormSums, stack
 from .planned_optimizer import Rule, state_like
 from .rules import if_finite
@@ -76,7 +77,12 @@ def with_updates(
     """
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
-    made = _complete(program, updated)
+    complete = _complete(program, updated)
+    order = list(updated)
+    if any(map(averages, program.operations)):
+        # The newest average is read last: it is still under way.
+        order.sort(key=_early(program, complete).__getitem__)
+    made = {name: after_next(program, complete[name]) for name in order}
     later: dict[int, list[Operation]] = {}
     all_made = -1
     if sums:
@@ -100,9 +106,9 @@ def with_updates(
             # In one list with the last norm and the flag, after them.
             later[all_made].extend(writer.clip(norms))
     early = _early(program, made)
-    for name, rule in updated.items():
+    for name in order:
         place = max(early[name], all_made) if when == "in-backward" else len(program.operations) - 1
-        later.setdefault(place, []).append(writer.update(name, rule))
+        later.setdefault(place, []).append(writer.update(name, updated[name]))
     left = {name: value for name, value in program.gradients.items() if name not in updated}
     return writer.program_with(later, left)
 

@@ -90,6 +90,8 @@ class Collective:
         the module's code.
     """
 
+    reads_when_issued = True
+
     def __init__(self, operator: Any, ranks: Ranks | None) -> None:
         self.operator, self.ranks = operator, ranks
         self.__name__ = operator.overloadpacket.__name__

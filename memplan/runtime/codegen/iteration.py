@@ -93,10 +93,10 @@ class _IterationWriter(CopyWriter):
     def computation(self, step: int, index: int, mode_index: int) -> None:
         operation = self.program.operations[index]
         if mode_index == DEFAULT_MODE:
-            self.wait(step)
             if index in self.graph.operations.comm:
                 self.issue(step, operation)
                 return
+            self.wait(step)
             if on_peers := self.graph.on_peers(index):
                 self.compute(index, self._on_shares(operation, on_peers))
                 return
@@ -158,21 +158,31 @@ class _IterationWriter(CopyWriter):
         return replace(operation.call, target=call, arguments=arguments, keywords={})
 
     def issue(self, step: int, operation: Operation) -> None:
-        """Write the lines of a collective. Variable p is its communication: it holds what that works with."""
+        """Write the lines of a collective. Variable p is its communication: it holds what that works with.
+
+        One that reads when it is issued does so on the compute queue, which waits for what it reads. For
+        others the compute queue waits for memory alone.
+        """
+        target: Any = operation.call.target
+        if target.reads_when_issued:
+            self.wait(step)
+        else:
+            self._leave_room(self.iteration.ends.get(step))
         for value in values_read(operation.call):
             self._need(value)
         made = [x for x in operation.writes if x not in self.held]
         self.held |= {x: set() for x in made}
-        (value,) = operation.call.outputs
-        name = "_"
-        if value is not None and self._lies_in(value, made):
-            name = f"v{value}"
-            self.held[self.program.values[value].storage].add(value)
+        kept = [value for value in operation.call.outputs if self._lies_in(value, made)]
+        for value in kept:
+            if value is not None:
+                self.held[self.program.values[value].storage].add(value)
+        names = [f"v{value}" if value in kept else "_" for value in operation.call.outputs]
         function, arguments = self.names.of_call(operation.call).split("(", 1)
-        self.lines.append(f"{name}, p{step} = {function}.issue({arguments}")
-        if name == "_":
+        self.lines.append(f"{', '.join(names)}, p{step} = {function}.issue({arguments}")
+        if "_" in names:
             self.lines.append("del _")
-        self.add([step], Queue.COMM, "communicate", f"(p{step},)", waited=True)
+        waited = target.reads_when_issued
+        self.add([step], Queue.COMM, "communicate", f"(p{step},)", waited=waited)
         self.issued.add(step)
         if step in self.iteration.pending:  # what it holds for itself, until it has been waited for
             self.lines.append(f"leaving[{step}] = ()")

@@ -168,8 +168,10 @@ class Planner(BudgetedPlanner):
                     program, kept = real, self._kept(iteration, real, size)
                     like = self._like(program)
         if iteration.processes is not None:
-            both = averaged(program) if iteration.updates is not None else program.gradients
-            iteration.processes.check({x: program.values[v].shape for x, v in both.items()})
+            both = {name: [value] for name, value in program.gradients.items()}
+            if iteration.updates is not None:
+                both = averaged(program)
+            iteration.processes.check({x: [program.values[v].shape for v in vs] for x, vs in both.items()})
         if kept.asked[-1] == ON_HOST and not self.outside.offloaded:
             self.leave_room(self.outside._replace(offloaded=True))
         return _Traced(program, kept, like, samples)

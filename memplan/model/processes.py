@@ -128,9 +128,9 @@ class Processes:
         self._costs = self._measured()
 
     def average_into(self, flat: Tensor, averages: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Fill `averages`, which lie in `flat`, with the gradients' averages, as DistributedDataParallel does.
+        """Fill `averages`, which lie in `flat`, with averages as DistributedDataParallel makes them.
 
-        They are sums of each rank's share. Any one thread at a time may call it.
+        They are sums of each rank's share of the gradients. Any one thread at a time may call it.
         """
         for averaged, gradient in zip(averages, gradients, strict=True):
             if self._together:

@@ -46,7 +46,7 @@ BUCKET_BYTES = 2**20
 """Bytes of gradients from which on they are averaged: 12 GB/s take three times the latency of a network."""
 
 _SHARE = 16
-"""No more than this part of all gradients waits for others: in small models too few would be averaged early."""
+"""Only this part of all gradients waits for others: in small models too few would be averaged early."""
 
 _ALIGNMENT = 64
 """Bytes of which a gradient's offset in its bucket is a multiple, if the device's allocator has no larger."""
@@ -138,8 +138,8 @@ def _buckets(program: Program) -> list[list[str]]:
     for name in reversed(list(program.gradients)):
         form = program.values[program.gradients[name]]
         # One collective is of one dtype on one device, and a bucket is dense.
-        alike = before is not None and (form.dtype, form.device) == (before.dtype, before.device)
-        if left <= 0 or not alike or not _is_dense(form):
+        fits = before is not None and (form.dtype, form.device) == (before.dtype, before.device)
+        if left <= 0 or not fits or not _is_dense(form):
             found.append([])
             left = enough
         found[-1].append(name)

@@ -24,6 +24,7 @@ from memplan.model.accumulated import SUM
 from memplan.model.processes import Processes
 from memplan.runtime.run.cycle import LOST_AMONG_RANKS
 from memplan.training.ranks.together import ranks_of
+from memplan.updates.averages import Average
 from ranks import ranks
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -166,7 +167,7 @@ def all_ways(rank: int, ways: list[str], folder: str, many: int) -> list[str]:
     return [f"{way}: {line}" for way in ways for line in fail_often(rank, way, folder, many)]
 
 
-def fail_in_ddp(rank: int) -> tuple[list[str], float, list[Tensor]]:
+def fail_in_ddp(rank: int, where: str) -> tuple[list[str], float, list[Tensor]]:
     """Fail on one rank before a collective, and repeat; then fail between two. The program goes on."""
     torch.manual_seed(3)
     module = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3)))
@@ -183,17 +184,18 @@ def fail_in_ddp(rank: int) -> tuple[list[str], float, list[Tensor]]:
         FailingAt.now = None
     step(batch)
     weights = [each.detach().clone() for each in module.parameters()]
-    average, calls, begun = Processes.average, 0, perf_counter()
+    owner: Any = Processes if where == "average_into" else Average
+    function, calls, begun = getattr(owner, where), 0, perf_counter()
 
-    def fails(self: Processes, gradient: Tensor) -> Tensor:
+    def fails(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 3:
+        if calls == 2:
             raise OSError("no room on the device")
-        return average(self, gradient)
+        return function(*arguments)
 
     if rank == FAILS:
-        Processes.average = fails
+        setattr(owner, where, fails)
     for _ in range(2):
         try:
             step(batch)
@@ -206,9 +208,13 @@ def fail_in_ddp(rank: int) -> tuple[list[str], float, list[Tensor]]:
 
 
 @pytest.mark.scripts
-def test_a_rank_that_fails_between_two_averages_ends_the_others(tmp_path: Path) -> None:
-    """Before the first it may repeat the iteration: the others wait."""
-    (first, seconds, weights), (own, _seconds, repeated) = ranks(fail_in_ddp, tmp_path)
+@pytest.mark.parametrize("where", ["average_into", "issue"])
+def test_a_rank_that_fails_between_two_averages_ends_the_others(tmp_path: Path, where: str) -> None:
+    """Before the first it may repeat the iteration: the others wait.
+
+    In the queue between the ranks, or among the computations while the first average is under way.
+    """
+    (first, seconds, weights), (own, _seconds, repeated) = ranks(fail_in_ddp, tmp_path, where)
     assert all(map(torch.equal, weights, repeated))
     line = "has failed: no room on the device; start all ranks anew, from a checkpoint"
     assert first == [f"rank 1 of 2 {line}"] * 2

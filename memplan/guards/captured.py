@@ -192,8 +192,8 @@ def _refusal(tensor: Tensor, place: str, iteration: Iteration) -> str:
         )
     return (
         f"{what} that is no parameter, buffer or input: every later iteration would compute with its values "
-        "of now; give labels, masks and indices as targets, for loss_fn(output, targets), or make it a "
-        "buffer or an input"
+        "of now; give labels, masks and indices as targets, for loss_fn(output, targets) (a model file: "
+        "return model, inputs, loss_fn, targets), or make it a buffer or an input"
     )
 
 

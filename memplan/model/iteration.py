@@ -166,12 +166,27 @@ class Iteration(NamedTuple):
 
 
 def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
-    """Return the iteration on a device; the module itself moves."""
+    """Return the iteration on a device; the module itself moves. Raises InputError for tensors on meta."""
+    if torch.device(device).type != "meta":
+        _refuse_meta(iteration)
     # Before the first weight is there: the allocator's settings hold for memory that it takes later.
     device_of(torch.device(device)).expect_weights()
     tensors = {name: tensor.to(device) for name, tensor in tensors_in(iteration.inputs).items()}
     inputs = with_tensors(iteration.inputs, tensors)
     return iteration._replace(module=iteration.module.to(device), inputs=inputs)
+
+
+def _refuse_meta(iteration: Iteration) -> None:
+    """Raise InputError for a weight, a buffer or an input on meta: it has no values to run with."""
+    module, there = iteration.module, tensors_in(iteration.inputs)
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for what, tensors in (("weight or buffer", named), ("input", there)):
+        on_meta = next((name for name, tensor in tensors.items() if tensor.is_meta), None)
+        if on_meta is not None:
+            raise InputError(
+                f"the {what} {on_meta or 'of the module'} is on meta, without values: make it on the CPU to "
+                "measure and train; an estimate needs no values: --gpu NAME"
+            )
 
 
 def with_targets(inputs: Arguments, targets: Any) -> Inputs:

@@ -6,8 +6,8 @@
     LoRA                      adapters of rank 16 on all linear layers, all else frozen; with gradient
                               checkpointing too
 
-A batch is replayed, not searched for: some milliseconds. Bytes are the same on all GPUs that run the same
-operations, so that a batch is replayed once for all of them.
+A batch is replayed, not searched for. Bytes are the same on all GPUs that run the same operations, so that a
+batch is replayed once for all of them, and few are: bytes between batches are taken from a line (lines.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
@@ -27,9 +27,13 @@ from ..solvers.candidates import candidate_of_runs
 from ..solvers.recomputation.checkpointing.layer_checkpoint import runs
 from .accumulation import earlier_seconds
 from .eight_bit import NAMES
+from .lines import ConvexBytes
 from .loops import NO_LINKS, Loop, Loops
 from .question import Room
 from .trial import STARTS, Known, largest_batch
+
+if TYPE_CHECKING:
+    from ..profiling.profile.estimates import Demanded
 
 AS_IT_IS, CHECKPOINTING, EIGHT_BIT = "as it is", "checkpointing", "8-bit optimizer"
 ADAPTERS = "r=16"
@@ -70,8 +74,8 @@ class AtOnceSearch:
     """
 
     optimizer: str | None
-    _bytes: dict[tuple[str, int, object], tuple[object, float]] = field(
-        default_factory=dict[tuple[str, int, object], tuple[object, float]]
+    _bytes: dict[tuple[str, object], ConvexBytes] = field(
+        default_factory=dict[tuple[str, object], ConvexBytes]
     )
     _refused: set[tuple[int, object]] = field(default_factory=set[tuple[int, object]])
     _checkpoints: dict[tuple[int, object], Schedule | None] = field(
@@ -133,15 +137,23 @@ class AtOnceSearch:
         demanded = loops.estimates.demanded(loops.preset)
         if (batch, demanded) in self._refused:
             return None
+        known = self._known(name, demanded)
+        if (found := known.at(batch)) is not None:
+            return found
         try:
-            demands, key = demanded.demands(batch), (name, batch, demanded)
+            demanded.demands(batch)
         except MemplanError:  # the second stage says why
             self._refused.add((batch, demanded))
             return None
-        # Demands that were interpolated wrongly are replaced by other objects, and the bytes with them.
-        if key not in self._bytes or self._bytes[key][0] is not demands:
-            self._bytes[key] = demands, self._replayed(name, batch, loops)
-        return self._bytes[key][1]
+        found = self._replayed(name, batch, loops)
+        self._known(name, demanded).add(batch, found)
+        return found
+
+    def _known(self, name: str, demanded: Demanded) -> ConvexBytes:
+        """Return what is known of the batches."""
+        known, line = self._bytes.setdefault((name, demanded), ConvexBytes()), demanded.family.held
+        known.follow(None if line is None else line[0], demanded.family.traced)
+        return known
 
     def _replayed(self, name: str, batch: int, loops: Loops) -> float:
         graph = self._loop(name, batch, loops).graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -164,6 +165,62 @@ def test_a_batch_on_meta_has_no_values() -> None:
         module, given, budget="100%", cache=False, loss_fn=torch.sum, solver="store-all", verify=False
     )
     assert torch.equal(step(given), module(given).sum())
+
+
+ON_META = """
+import torch
+from torch import nn
+
+def batch():
+    return nn.Linear(2, 2), (torch.ones(3, 2, device="meta"),), torch.sum
+
+def weights():
+    with torch.device("meta"):
+        return nn.Linear(2, 2), (torch.ones(3, 2, device="cpu"),), torch.sum
+"""
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("entry", "what"), [("batch", "input"), ("weights", "weight or buffer weight")])
+def test_a_model_file_on_meta_is_estimated_alone(entry: str, what: str) -> None:
+    Path("meta.py").write_text(ON_META)
+    assert f"the {what}" in (line := refusal("profile", f"meta.py:{entry}"))
+    assert "an estimate needs no values: --gpu NAME" in line
+    assert plan("profile", f"meta.py:{entry}", "--gpu", "rtx3060").exit_code == 0  # as the line says
+
+
+LABELS_IN_A_CLOSURE = """
+import torch
+from torch import nn
+
+labels = torch.randint(0, 4, (3,))
+
+def captured():
+    return nn.Linear(2, 4), (torch.ones(3, 2),), lambda output: nn.functional.cross_entropy(output, labels)
+
+def build():
+    return nn.Linear(2, 4), (torch.ones(3, 2),), nn.functional.cross_entropy, labels
+"""
+
+
+@pytest.mark.usefixtures("folder")
+def test_labels_of_a_closure_are_refused_with_what_a_model_file_returns() -> None:
+    Path("model.py").write_text(LABELS_IN_A_CLOSURE)
+    assert "(a model file: return model, inputs, loss_fn, targets)" in refusal("profile", "model.py:captured")
+    assert plan("profile", "model.py").exit_code == 0  # as the line says
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_8_bit_optimizer_has_the_name_that_people_give_it() -> None:
+    Path("model.py").write_text(LABELS_IN_A_CLOSURE)
+    for name in ("adam8bit", "adamw8bit"):
+        assert plan("profile", "model.py", "--gpu", "rtx3060", "--optimizer", name).exit_code == 0
+
+
+def test_the_site_names_its_authors_and_year() -> None:
+    conf = (Path(__file__).parents[2] / "docs" / "conf.py").read_text()
+    assert re.search(r'^copyright = f"20\d\d, \{author\}"$', conf, re.M)
+    assert re.search(r'^author = ".+"$', conf, re.M)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sends POSIX signals")

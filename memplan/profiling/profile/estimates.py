@@ -31,7 +31,7 @@ from .family import Family
 from .kept_traces import KeptTraces
 
 
-class _Demanded:
+class Demanded:
     """Programs of one model, and what their operations demand, on GPUs that run the same operations.
 
     trace: makes the program at a batch.
@@ -69,7 +69,7 @@ class Estimates:
         kept: KeptTraces | None = None,
     ) -> None:
         self._file, self._optimizer, self._report, self._kept = file, optimizer, report, kept
-        self._demanded: dict[Capability, _Demanded] = {}
+        self._demanded: dict[Capability, Demanded] = {}
         self._graphs: dict[tuple[int, str], tuple[list[Demand], Graph]] = {}
         self._alike: dict[tuple[int, Capability], tuple[list[Demand], Graph]] = {}
 
@@ -115,11 +115,11 @@ class Estimates:
         """Number of copies of the weights that a step of the optimizer's defaults holds."""
         return 0 if self._optimizer is None else OPTIMIZERS[self._optimizer.name].foreach_copies
 
-    def demanded(self, preset: Preset) -> _Demanded:
+    def demanded(self, preset: Preset) -> Demanded:
         """Return what is known of the GPUs that run the same operations as the preset's."""
         capability = Capability(*preset.gpu.capability)
         if capability.like not in self._demanded:
-            self._demanded[capability.like] = _Demanded(lambda batch: self._trace(batch, preset.gpu))
+            self._demanded[capability.like] = Demanded(lambda batch: self._trace(batch, preset.gpu))
         return self._demanded[capability.like]
 
     def at_worst(self, batch: int, preset: Preset) -> Graph:

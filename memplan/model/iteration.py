@@ -80,6 +80,7 @@ class Updates(NamedTuple):
     masters: updates are made in float32, see updates/masters.py.
     ema: the decay of the weights' moving averages, see updates/averaged.py.
     wide_sums: gradients of several batches are summed, and clipped, in float32; without masters rounded then.
+    early: updates do not wait for the norm or the infinite gradients of all, see updates/early.py.
     """
 
     optimizer: torch.optim.Optimizer
@@ -88,6 +89,7 @@ class Updates(NamedTuple):
     masters: bool = False
     ema: float | None = None
     wide_sums: bool = False
+    early: bool = False
 
 
 class Iteration(NamedTuple):

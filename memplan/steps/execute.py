@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..devices.device.choice import device_of
+from ..devices.device.device import StreamDevice
 from ..devices.sharded.local_tensors import local_tensor
 from ..devices.storage.journal import Journal
 from ..devices.storage.offloaded import bring_back
@@ -39,6 +40,8 @@ from ..runtime.run.stopwatch import Stopwatch, Times
 from ..torch_support.below_autograd import as_traced
 from ..torch_support.interrupts import deferred_signals, open_to_signals
 from ..updates.averages import averages
+from ..updates.clipping import MAX_NORM, coefficient
+from ..updates.early import FIRST_PASS, Coefficient, Known, TooEarlyError, updates_early
 from ..updates.state import OptimizerState
 from .inputs import Expected, OtherModeError, OtherValuesError, UsedValuesError
 
@@ -51,6 +54,7 @@ class IterationResult(NamedTuple):
     outputs: the requested ones of the tensors that the module returns.
     grad_norm: of all gradients, if they are clipped by it.
     infinite: a gradient of a scaled loss is infinite, so nothing was updated.
+    rolled_back: early updates were put back, and the iteration ran a second time.
     parameters: those of the gradients, in their order.
     input_gradients: by name, those of inputs of an iteration that is part of a larger graph.
     of_host_part: tensors that the iteration's Python code asks about.
@@ -62,6 +66,7 @@ class IterationResult(NamedTuple):
     outputs: dict[str, Tensor]
     grad_norm: Tensor | None = None
     infinite: bool = False
+    rolled_back: bool = False
     parameters: Sequence[Tensor] = ()
     input_gradients: Mapping[str, Tensor] = {}
     of_host_part: Mapping[str, Tensor] = MappingProxyType({})
@@ -103,12 +108,13 @@ class PlannedStep:
 
         terms: needed if the schedule has transfers or execution variants.
         undo: keep in host memory what updates overwrite, so that an iteration that fails between them is as
-            if it had not begun.
+            if it had not begun. Early updates (updates/early.py) are kept so too.
         cuda_graph: replay iterations as a CUDA graph (captured_iteration.py).
 
         Raises MemplanError if the schedule does not hold, or can't be run here.
         """
         self.program = program
+        self.early = updates_early(program)
         self._processes = iteration.processes
         self._peers = iteration.peers
         others = iteration.ranks or self._processes
@@ -127,10 +133,13 @@ class PlannedStep:
         self._overlaps = Overlaps(program, changed_residents(program), own)
         self.output: Any = None
         self.grad_norm: Tensor | None = None
-        # Without `undo` it keeps no weights and states: their updates cannot be undone.
-        changed = changed_residents(program) if undo else changed_by_others(program)
+        # If it is not complete it keeps no weights and states: their updates cannot be undone.
+        complete = undo or self.early
+        changed = changed_residents(program) if complete else changed_by_others(program)
         sizes = {x: program.storages[x].bytes for x in sorted(changed)}
-        self.journal = Journal(self.device, sizes, complete=undo)
+        self.journal = Journal(self.device, sizes, complete=complete)
+        kept = self.journal.bytes if complete else 0
+        _check_host(terms, kept, 0, early=self.early)
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
         self._moving = [False] * len(program.residents)
@@ -172,8 +181,9 @@ class PlannedStep:
             journal=self.journal,
             rooms=self.rooms,
             shards=shards,
+            ends_jobs=undo,
         )
-        _check_host(terms, sum(sizes.values()) if undo else 0, self.cycle.host.needed)
+        _check_host(terms, kept, self.cycle.host.needed, early=self.early)
         self.source, self._run = self.cycle.sources[0], self.cycle.run_iteration
         moved = self._owners.of(self.cycle.moved)
         if shards is None:
@@ -315,8 +325,20 @@ class PlannedStep:
         """Run an iteration and return its results; `.grad` is left as it is."""
         given = self.check(inputs)
         tensors = self.check_unchanged()
+        try:
+            return self._run_pass(given, tensors, FIRST_PASS)
+        except TooEarlyError as error:
+            known = error.known
+        return self._run_pass(given, tensors, known)._replace(rolled_back=True)
+
+    def _run_pass(self, given: Sequence[Tensor], tensors: dict[str, Tensor], known: Known) -> IterationResult:
+        """Run an iteration, or one of the two passes of one with early updates.
+
+        Raises TooEarlyError, with all put back, if such updates are not those of what is then known.
+        """
         with deferred_signals():
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin(tensors)
+            settings = (*settings, *known.settings) if self.early else settings
             residents = (*tensors.values(), *states, *given, *self._owners.constants.values())
             changes = self._changes.begin(tensors)
             if self._peers is not None:
@@ -327,6 +349,8 @@ class PlannedStep:
                 with self._running():
                     results = self._run(residents, settings)
                 outcome = self._outcome(results)
+                if self.early and known is FIRST_PASS:
+                    self._check_early(outcome, settings[MAX_NORM.index])
                 self._changes.count(changes)
                 if self.cycle is not None:
                     self._ownership.note()
@@ -334,6 +358,19 @@ class PlannedStep:
                     self._optimizer.end(skipped=outcome.infinite)
         saved = self._changes.saved(tensors, dict(zip(self.program.inputs, given, strict=True)))
         return outcome._replace(parameters=[tensors[name] for name in outcome.gradients], saved=saved)
+
+    def _check_early(self, outcome: IterationResult, max_norm: float) -> None:
+        """Raise TooEarlyError if an iteration's early updates are not those of all its gradients."""
+        found: Coefficient | float = 1.0
+        if outcome.grad_norm is not None:
+            if isinstance(self.device, StreamDevice):
+                self.device.moment().synchronize()  # not for the queues: their copies may go on
+            on_device = coefficient(max_norm, outcome.grad_norm)
+            found = Coefficient(on_device, on_device.cpu())
+        # Written so that NaN, which equals nothing, counts as a difference: eager PyTorch multiplies by it.
+        within = not isinstance(found, Coefficient) or bool(found.on_host == 1.0)
+        if outcome.infinite or not within:
+            raise TooEarlyError(Known(found, outcome.infinite))
 
     def saved(self, inputs: Inputs) -> list[Tensor]:
         """Return the tensors that eager PyTorch's iteration on these inputs would save for backward."""
@@ -453,8 +490,11 @@ class PlannedStep:
 
     @property
     def count_bytes(self) -> int:
-        """Return the bytes on the device, in addition to the plan's, of the optimizer's step counts."""
-        return 0 if self._optimizer is None else self._optimizer.count_bytes(self.device)
+        """Return the bytes on the device, in addition to the plan's, of the optimizer's step counts, and of
+        the coefficient of early updates.
+        """
+        counts = 0 if self._optimizer is None else self._optimizer.count_bytes(self.device)
+        return counts + self.early * self.device.rounded(1)
 
     @property
     def undo_bytes(self) -> int:
@@ -507,7 +547,7 @@ def _keep_nothing(*_changing: Any) -> None:
     """Replace the journal in code that is captured: the journal is written before each replay."""
 
 
-def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
+def _check_host(terms: Terms | None, kept: int, planned: int, *, early: bool) -> None:
     """Check that the host can hold the schedule's and the journal's bytes. Raises InputError if not.
 
     kept: bytes of the journal.
@@ -516,7 +556,8 @@ def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
     machine = terms and (terms.machine or terms.graph.machine)
     capacity = machine and machine.host_capacity
     if capacity is not None and kept + planned > capacity:
+        option = "early_updates=True" if early else "rollback_on_error=True"
         raise InputError(
-            f"rollback_on_error=True keeps {kept:,} bytes in host memory in addition to the "
+            f"{option} keeps {kept:,} bytes in host memory in addition to the "
             f"{planned:,} of the schedule; the machine has {capacity:,}"
         )

@@ -194,7 +194,7 @@ def _trace(
 
 def _with_updates(program: Program, iteration: Iteration) -> Program:
     assert iteration.updates is not None
-    optimizer, when, clipping, masters, ema, wide = iteration.updates
+    optimizer, when, clipping, masters, ema, wide, early = iteration.updates
     found, weight = rules(iteration.module, optimizer), iteration.module.get_parameter
     mixed = {} if iteration.scattered is None else iteration.scattered.precision
     found = {
@@ -218,7 +218,15 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
         program = with_averages(program, iteration.processes)
     norms = norm_sums(iteration.module, iteration.peers) if clip else None
     return with_updates(
-        program, found, when, clip=clip, norms=norms, sums=sums, scaled=scaled, divides=divides
+        program,
+        found,
+        when,
+        clip=clip,
+        norms=norms,
+        sums=sums,
+        scaled=scaled,
+        divides=divides,
+        waits=not early,
     )
 
 

@@ -164,6 +164,7 @@ def executor_of(module: Any, inputs: Any, options: Options) -> Executor:
             masters=options.master_weights,
             ema=options.ema,
             wide_sums=options.accumulate_dtype is not None,
+            early=options.early_updates,
         )
     iteration = Iteration(
         module=module,

@@ -17,7 +17,14 @@ from .options import Options
 
 _OF_TRAINING = (
     *("loss_fn", "targets", "optimizer", "update", "max_grad_norm", "master_weights", "ema", "scaler"),
-    *("gradient_accumulation_steps", "rollback_on_error", "cuda_graph", "states", "gradients"),
+    *(
+        "gradient_accumulation_steps",
+        "early_updates",
+        "rollback_on_error",
+        "cuda_graph",
+        "states",
+        "gradients",
+    ),
 )
 """Options that have no meaning without training."""
 
@@ -48,6 +55,8 @@ def validate_options(
     _validate_batch(inputs)
     _validate_autocast(options)
     _validate_updates(options, planned=planned)
+    if options.early_updates:
+        _validate_early(options, processes, planned=planned)
     if not sharded:  # sharded.py has another way out
         check_weights(module, options.weights)
     if options.master_weights:
@@ -123,6 +132,23 @@ def _validate_updates(options: Options, *, planned: bool) -> None:
             "max_grad_norm goes with optimizer=: without updates in the step your loop clips, with "
             "torch.nn.utils.clip_grad_norm_"
         )
+
+
+def _validate_early(options: Options, processes: Processes | None, *, planned: bool) -> None:
+    def refuse(line: str) -> None:
+        raise InputError(f"early_updates=True {line}")
+
+    if not planned:
+        kind = "your loop" if options.optimizer is None else type(options.optimizer).__name__
+        refuse(f"needs planned updates, and {kind} steps after the plan: leave it out")
+    if options.max_grad_norm is None and options.enabled_scaler is None:
+        refuse("goes with max_grad_norm= or scaler=: without them no update waits, so leave it out")
+    if options.update != "in-backward":
+        refuse(f"and update={options.update!r} contradict each other: leave one out")
+    if processes is not None:
+        refuse("is not planned with DistributedDataParallel: leave it out")
+    if options.cuda_graph:
+        refuse("and cuda_graph=True are not planned together: leave one out")
 
 
 def _validate_split(options: Options, processes: Processes | None, *, sharded: bool) -> None:

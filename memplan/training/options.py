@@ -223,9 +223,19 @@ class Options(PlanningOptions):
         converter=converters.read_clipping,
         text=(
             "Norm to which all gradients together are clipped, as `torch.nn.utils.clip_grad_norm_` does. "
-            "Updates then wait for all gradients. Needs optimizer=."
+            "Updates then wait for all gradients, unless early_updates is True. Needs optimizer=."
         ),
         default=None,
+    )
+    early_updates: bool = option(
+        converter=converters.read_switch,
+        text=(
+            "Whether planned updates with max_grad_norm or a scaler run right after each gradient, as if "
+            "nothing were clipped (speculation). What they overwrite is copied to host memory. If the "
+            "norm exceeds max_grad_norm, or a gradient is not finite, all is put back and the iteration "
+            "runs a second time, with the coefficient that is then known: the bits are those without it."
+        ),
+        default=False,
     )
     master_weights: bool = option(
         converter=converters.read_switch,

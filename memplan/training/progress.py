@@ -43,6 +43,8 @@ class ProgressEvent:
             loop's, with what is outside of the plan.
         used (tuple of int, default (None, 0)): measured peaks on the device and on the host so far, bytes,
             with what is outside of the plan. None if the device's allocator does not count, as on the CPU.
+        rolled_back (int, default 0): number of iterations so far whose early updates were put back, and which
+            ran twice.
     """
 
     phase: str
@@ -53,6 +55,7 @@ class ProgressEvent:
     seconds: float | None = None
     planned: tuple[int, int] = (0, 0)
     used: tuple[int | None, int] = (None, 0)
+    rolled_back: int = 0
 
     @property
     def process(self) -> int | None:
@@ -73,6 +76,8 @@ class ProgressEvent:
             parts.append(f"loss {self.loss.item():.6g}")
         if self.seconds:
             parts.append(f"{1 / self.seconds:.3g} a second")
+        if self.rolled_back:
+            parts.append(f"{self.rolled_back:,} rolled back")
         if self.planned[0]:
             parts.append(f"device {_of(self.used[0], self.planned[0])}")
             if self.planned[1]:

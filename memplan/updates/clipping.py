@@ -62,8 +62,13 @@ def clip_stacked(max_norm: float, *norms: Tensor) -> tuple[Tensor, Tensor]:
 
 def _clip(max_norm: float, norms: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.linalg.vector_norm(norms, 2.0)
+    return total, coefficient(max_norm, total)
+
+
+def coefficient(max_norm: float, total: Tensor) -> Tensor:
+    """Return the coefficient by which gradients of this norm are multiplied."""
     # Clamped, as PyTorch does: a branch on the norm would make the host wait for the device.
-    return total, torch.clamp(max_norm / (total + 1e-6), max=1.0)
+    return torch.clamp(max_norm / (total + 1e-6), max=1.0)
 
 
 def in_torchs_order(dtypes: Sequence[torch.dtype]) -> list[int]:

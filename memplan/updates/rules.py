@@ -91,8 +91,10 @@ def is_fused(target: Any, keywords: Mapping[str, Any]) -> bool:
 
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Count what an update costs, from the operations of PyTorch that it calls."""
-    if target is if_finite:
-        return effort(RULES[keywords["update"]], keywords)
+    if "update" in keywords:  # `if_finite`, or an early update, which multiplies by `clip` only when repeated
+        waits = target is if_finite
+        inner = effort(RULES[keywords["update"]], {k: v for k, v in keywords.items() if waits or k != "clip"})
+        return Effort(inner.passes, inner.temporaries + (not waits and "clip" in keywords))
     if target is on_average:
         inner = effort(RULES[keywords["of"]], keywords)
         return Effort(inner.passes + 3 * (1 + (keywords["of"] == on_master.__name__)), inner.temporaries)

@@ -6,7 +6,7 @@ Rules and positions are as there: `in-backward` right after the last operation t
 gradient or that reads or changes the weight, by storage, so that tied and packed tensors are counted whole.
 Updates of weights that share a storage are adjacent, in the optimizer's order. Clipped updates read the
 coefficient, after the norms of all gradients (clipping.py); those of a scaled loss whether any gradient is
-infinite (scaling.py).
+infinite (scaling.py). Early updates wait for neither (early.py).
 
 Of several batches (sums.py) this is the last one's program. An update right after its gradient adds that to
 the sum itself; others read the sum, to which the gradient is added as soon as it is there (`with_sums`), or
@@ -33,6 +33,7 @@ from ..program.program import Call, Operation, Program, Ref, Setting, Storage, V
 from ..torch_support.torch_fakes import FakeTensorMode
 from . import clipping, scaling
 from .averages import after_next, averages
+from .early import COEFFICIENT, INFINITE, early
 from .norm_sums import NormStack, NormSums, stack
 from .planned_optimizer import Rule, state_like
 from .rules import if_finite
@@ -63,6 +64,7 @@ def with_updates(
     sums: bool = False,
     scaled: bool = False,
     divides: bool = False,
+    waits: bool = True,
 ) -> Program:
     """Add the updates to a program.
 
@@ -72,16 +74,17 @@ def with_updates(
     sums: each update adds its gradient to those of other batches.
     scaled: the gradients are of a loss times a scale, see scaling.py.
     divides: they are to be divided by that scale.
+    waits: clipped or scaled updates wait for all gradients; otherwise they are early.
 
     Raises InputError if gradients are clipped or scaled and one of them has no update.
     """
-    writer = _Writer(program)
+    writer = _Writer(program, waits=waits)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
     complete = _complete(program, updated)
     order = list(updated)
     if any(map(averages, program.operations)):
         # The newest average is read last: it is still under way.
-        order.sort(key=_early(program, complete).__getitem__)
+        order.sort(key=_soonest(program, complete).__getitem__)
     made = {name: after_next(program, complete[name]) for name in order}
     later: dict[int, list[Operation]] = {}
     all_made = -1
@@ -105,9 +108,11 @@ def with_updates(
         if clip:
             # In one list with the last norm and the flag, after them.
             later[all_made].extend(writer.clip(norms))
-    early = _early(program, made)
+    soonest = _soonest(program, made)
     for name in order:
-        place = max(early[name], all_made) if when == "in-backward" else len(program.operations) - 1
+        place = len(program.operations) - 1
+        if when == "in-backward":
+            place = max(soonest[name], all_made) if waits else soonest[name]
         later.setdefault(place, []).append(writer.update(name, updated[name]))
     left = {name: value for name, value in program.gradients.items() if name not in updated}
     return writer.program_with(later, left)
@@ -126,7 +131,7 @@ def _complete(program: Program, names: Iterable[str]) -> dict[str, int]:
     return {name: made[program.values[program.gradients[name]].storage] for name in names}
 
 
-def _early(program: Program, complete: Mapping[str, int]) -> dict[str, int]:
+def _soonest(program: Program, complete: Mapping[str, int]) -> dict[str, int]:
     """Return the operation after which a weight can be updated, per parameter.
 
     Its gradient is complete then, and nothing else reads or changes the weight any more. Forward may change a
@@ -151,8 +156,9 @@ class _Writer:
     gradients: what norms and updates read, by parameter: the sums if there are some, or unscaled ones.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, *, waits: bool = True) -> None:
         self.program = program
+        self.waits = waits
         self.storages = list(program.storages)
         self.values = list(program.values)
         self.states = dict(program.states)
@@ -200,10 +206,14 @@ class _Writer:
         changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
         # What it changes is in `changed` alone, though it reads it too.
         target, reads, keywords = rule.target, [gradient], dict(rule.keywords)
-        if self.coefficient is not None:
+        if not self.waits:
+            keywords |= {"update": target.__name__, "infinite": INFINITE}
+            keywords |= {} if self.coefficient is None else {"clip": COEFFICIENT}
+            target = early
+        elif self.coefficient is not None:
             reads.append(self.coefficient)
             keywords["clip"] = Ref(self.coefficient)
-        if self.any_infinite is not None:
+        if self.waits and self.any_infinite is not None:
             reads.append(self.any_infinite)
             keywords |= {"update": target.__name__, "infinite": Ref(self.any_infinite)}
             target = if_finite

@@ -51,6 +51,12 @@ def small_rates(device: Device) -> tuple[Rate, Rate]:
     )
 
 
+def alone_to_host(device: Device, size: int = SIZES[1]) -> float:
+    """Return bytes per second of copies to host memory alone, as large as most weights."""
+    leave, _back = _copies(device, size)
+    return repeated("device to host", size, lambda: _seconds([leave], device)).median
+
+
 def _in_a_row(copy: Copy) -> None:
     for _copy in range(IN_A_ROW):
         copy()

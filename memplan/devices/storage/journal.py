@@ -41,10 +41,15 @@ class Journal:
         self.overwritten: set[int] = set()
         self.complete = complete
         self._device, self._sizes = device, sizes
-        self.host = Host(sum(sizes.values()))
+        self.host = Host(self.bytes)
         self._room: dict[int, HostBuffer] = {}
         self._offsets: dict[int, int] | None = None
         self._opening = Lock()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it keeps of an iteration at most."""
+        return sum(self._sizes.values())
 
     def begin(self) -> None:
         self.kept, self.overwritten = {}, set()

@@ -18,6 +18,7 @@ from ...graphs.errors import MemplanError
 from ...graphs.graph import Mode
 from ...program.program import Call, Operation, Program, values_read
 from ...torch_support.below_autograd import as_traced
+from ...updates.early import settings_on_host
 
 _CPU = torch.device("cpu")
 
@@ -85,7 +86,7 @@ class CpuOperation:
         host.count.take(self._workspace)
         try:
             with as_traced(_CPU):
-                made = self._call(settings, *inputs)
+                made = self._call(settings_on_host(settings), *inputs)
         finally:
             host.count.give_back(self._workspace)
         for out, tensor in zip(self._outputs, made if self._several else (made,), strict=False):

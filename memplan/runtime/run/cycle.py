@@ -110,10 +110,13 @@ class Cycle:
         journal: Journal | None = None,
         rooms: Rooms | None = None,
         shards: Shards | None = None,
+        *,
+        ends_jobs: bool = False,
     ) -> None:
         """Prepare the memories and queues of a schedule.
 
         journal: of what the iterations overwrite.
+        ends_jobs: each iteration waits for its jobs, so that it can be undone if one of them fails.
         rooms: planned ones, on the device.
         shards: of the tensors that are spread over ranks.
 
@@ -165,7 +168,7 @@ class Cycle:
         self.held: dict[str, Any] = {}
         self.lost: set[int] = set()
         self.when_lost: Callable[[], None] = self.lost.clear
-        self._suspended, self._abandoned = False, None
+        self._suspended, self._abandoned, self._ends_jobs = False, None, ends_jobs
         self._placed: set[int] = set()
         self._salvaged: dict[int, Tensor | HostBuffer | File] = {}
         self._begin()
@@ -284,7 +287,7 @@ class Cycle:
         del residents  # a storage is freed by the code's own `del` only if nobody else holds it
         tickets, deletes = (self._now, self._last), (self._leaving, self._left)
         results = code(given, settings, self.held, *tickets, *deletes)
-        if self.journal.complete:  # all can be undone, so copies of this iteration must not fail in the next
+        if self._ends_jobs:  # all can be undone, so copies of this iteration must not fail in the next
             for ticket in self._now.values():
                 ticket.wait()
         self._state = following
@@ -394,7 +397,9 @@ class Cycle:
                 target = self.schedule.targets.item(step)
                 if self.schedule.verbs.item(step) == Verb.COMPUTE:
                     changes = self.program.operations[target].mutates
-                    self.lost.update(x for x in changes if not self.journal.keeps(x))
+                    # What is kept of the iteration before is no more: the journal is this one's.
+                    kept = tickets is self._now
+                    self.lost.update(x for x in changes if not (kept and self.journal.keeps(x)))
                 elif ticket.left and target not in self.graph.tensors.spread:
                     source, unfilled = ticket.left
                     if begun := id(source) not in bad:

@@ -138,7 +138,7 @@ class Adapter:
     def _background(self, plan: Plan) -> Background:
         """Solve a plan's graph in the background."""
         options = self._planner.options
-        problem = Problem(plan.graph, plan.budget, self._planner.machine_of(plan), options.allow)
+        problem = Problem(plan.graph, plan.budget, self._planner.solving_machine(plan), options.allow)
         return Background(options.solver, problem, options.time_limit or SECONDS, options.settings)
 
     def _solved(self, step: PlannedStep, case: _Case, iteration: Iteration) -> PlannedStep:

@@ -28,6 +28,7 @@ from ...profiling.profile.profile import graph_from
 from ...profiling.splitting.exact import Exactness
 from ...profiling.splitting.split import EXACT, Split
 from ...program.program import Program
+from ...runtime.run.changes import changed_residents
 from ...solvers.incumbent import Incumbent, gap
 from ...solvers.problem import InfeasibleError, Problem, Status
 from ...solvers.registry.kept import keep_for_retry, kept_schedule
@@ -35,6 +36,7 @@ from ...solvers.registry.run import solve_or_unpin as solve
 from ...solvers.splits import fastest
 from ...torch_support.unsupported import warn_user
 from ...tracing.output_layouts import residents
+from ...updates.early import updates_early
 from ...updates.state import count_bytes
 from ..options import Options
 from .front_end import FrontEnd, Measured
@@ -122,6 +124,15 @@ class BudgetedPlanner:
     def machine_of(self, plan: Plan) -> Machine | None:
         """Return the machine of a plan: with measured rates if iterations have drifted, else as requested."""
         return plan.graph.machine or self.options.machine
+
+    def solving_machine(self, plan: Plan) -> Machine | None:
+        """Return a plan's machine with the host memory that the journal of its iterations leaves."""
+        machine, program = self.machine_of(plan), plan.program
+        complete = self.options.rollback_on_error or updates_early(program)
+        if machine is None or machine.host_capacity is None or not complete:
+            return machine
+        kept = sum(program.storages[x].bytes for x in changed_residents(program))
+        return replace(machine, host_capacity=max(0, machine.host_capacity - kept))
 
     def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
         """Measure the program and solve its graph. Raises MemplanError.
@@ -269,7 +280,8 @@ class BudgetedPlanner:
             return  # an evaluation's budget is what training has left
         updates, device = iteration.updates, device_of(program.device)
         counts = count_bytes(updates.optimizer, device) if updates else 0
-        self.library_bytes = device.constant_bytes() + counts
+        coefficient = device.rounded(1) if updates and updates.early else 0
+        self.library_bytes = device.constant_bytes() + counts + coefficient
 
     def _whole_peak(self, graph: Graph, program: Program) -> int:
         """Return the peak of the loop whose plan keeps everything."""
@@ -292,7 +304,8 @@ class BudgetedPlanner:
         _log.info("budget %s", self.around(plan.graph, budget))
         machine = self.machine_of(plan)
         within = budget if machine is None else budget - plan.program.handed_over_bytes
-        problem, tell = Problem(plan.graph, within, machine, self.options.allow), self.book.solving
+        less = self.solving_machine(plan)
+        problem, tell = Problem(plan.graph, within, less, self.options.allow), self.book.solving
         folder = self.options.cache
         folder = None if folder is None else folder / REFUSED
         # Each rank solves for itself: what one of them has kept, the others may not have.
@@ -320,7 +333,9 @@ class BudgetedPlanner:
         graph = plan.graph
         if solution.machine is not problem.machine:
             warn_user(solution.notes[0])
-            graph = replace(graph, machine=solution.machine)
+            capacity = machine and machine.host_capacity
+            found = solution.machine and replace(solution.machine, host_capacity=capacity)
+            graph = replace(graph, machine=found)
         return plan._replace(
             graph=graph,
             schedule=solution.schedule,

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from ...devices.measuring.live_bytes import check_profiler
 from ...graphs.undisturbed import deep_calls
+from ...graphs.units import duration, format_bytes
 from ...guards.signature import grounds
 from ...model.iteration import Iteration
 from ...planner.simulator.part import part_of
@@ -144,6 +145,8 @@ class Planner(BudgetedPlanner):
         self.book.opened(step, plan, self.machine_of(plan), self)
         if line := regions_line(plan.graph.source):
             self.book.note(step, line)
+        if step.early:
+            self.book.note(step, _early_line(step.journal.bytes, self.book.figures(step).time))
         if iteration.updates is not None:
             optimizer = iteration.updates.optimizer
             if line := fused_hint(plan.program, plan.graph, plan.schedule, optimizer):
@@ -415,3 +418,11 @@ class Planner(BudgetedPlanner):
             return None
         add = self.parts[step].adding
         return (*(add,) * min(2, iteration.accumulate - 1), step, add)
+
+
+def _early_line(size: int, seconds: float) -> str:
+    """Return the line about the price of early updates. size: bytes that an iteration copies to the host."""
+    return (
+        f"early updates copy {format_bytes(size)} to host memory in each iteration; one that is rolled back "
+        f"takes {duration(2 * seconds)} instead of {duration(seconds)}"
+    )

@@ -40,6 +40,8 @@ class PlanReport:
             each.
         compared_before (bool, default False): whether the comparison with eager PyTorch was skipped, since it
             succeeded before under the same signature.
+        rolled_back (int, default 0): number of the iterations whose early updates were put back, and which
+            ran twice.
         policy (str): in sharded training the one of FSDP2's policies that the schedule is, such as
             "reshard, checkpoints", if none is faster; empty if it is another.
     """
@@ -59,6 +61,7 @@ class PlanReport:
     device: DeviceMemory
     notes: tuple[str, ...] = ()
     compared_before: bool = False
+    rolled_back: int = 0
     policy: str = ""
 
 
@@ -129,11 +132,13 @@ class Prediction:
 
 
 def _parts(plan: PlanReport) -> Iterator[str]:
-    """Yield what budget and predicted peak consist of, if a part of them is outside of the plan, and the
-    policy."""
+    """Yield what budget and predicted peak consist of, if a part of them is outside of the plan, iterations
+    that ran twice, and the policy."""
     for name, memory in (("budget", plan.limit), ("predicted peak", plan.device)):
         if memory.parts:
             yield f"{name} {memory}"
+    if plan.rolled_back:
+        yield f"{plan.rolled_back:,} of {plan.iterations:,} iterations were rolled back and ran twice"
     if plan.policy:
         yield f"policy {plan.policy}: the schedule is FSDP2's"
 

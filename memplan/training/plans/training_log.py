@@ -13,8 +13,6 @@ from time import perf_counter
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from torch import Tensor
-
 from ...devices.device.device import Stamp
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
@@ -22,7 +20,8 @@ from ...graphs.units import duration
 from ...planner.device_memory import DeviceMemory
 from ...planner.schedule.file import LoopStatement
 from ...planner.simulator.simulate import Figures, simulate
-from ...steps.execute import PlannedStep
+from ...steps.execute import IterationResult, PlannedStep
+from ...torch_support.unsupported import warn_user
 from ..progress import PlanningLine, Progress, ProgressEvent
 from .plan_cache import Plan, save
 from .report import PlanReport, Prediction, Report
@@ -46,11 +45,16 @@ DRIFT = 0.1
 """Relative difference from the plan above which a drift is reported."""
 
 
+OFTEN = 0.1
+"""Share of iterations that are rolled back above which early updates hardly pay."""
+
+
 @dataclass
 class Record:
     """Log of one plan.
 
     setup: seconds by phase.
+    rolled_back: number of its iterations that ran twice, see updates/early.py.
     peak: bytes of an update's largest plan, if it has several batches.
     slower: measured time relative to the figures', once iterations were timed.
     pending: stamps of iterations that the device may not have ended yet.
@@ -66,6 +70,7 @@ class Record:
     slower: float = 1.0
     compared_before: bool = False
     iterations: int = 0
+    rolled_back: int = 0
     first: bool = True
     notes: list[str] = field(default_factory=list[str])
     seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=_KEPT))
@@ -116,7 +121,7 @@ class TrainingLog:
         self._setup: dict[str, float] = {}
         self._part_peak = 0
         self._notes: list[str] = []
-        self._compared_before = False
+        self._compared_before = self._warned_of_rolled_back = False
         self._records = WeakKeyDictionary[PlannedStep, Record]()
 
     @contextmanager
@@ -212,18 +217,19 @@ class TrainingLog:
             _save=write,
         )
 
-    def iterated(self, step: PlannedStep, loss: Tensor | None, begun: Stamp, loop: LoopAccount) -> None:
+    def iterated(self, step: PlannedStep, outcome: IterationResult, begun: Stamp, loop: LoopAccount) -> None:
         """Count an iteration, time it and report it.
 
-        loss: None if the iteration has none.
         begun: stamp from before the iteration. A plan's first iteration is not timed: it creates optimizer
-            states and moves weights.
+            states and moves weights. One that was rolled back is not: the plan's time is of one pass.
         """
         record = self._records.get(step)
         if record is None:
             return
         record.iterations += 1
-        if not record.first:
+        if outcome.rolled_back:
+            self._count_rolled_back(record)
+        elif not record.first:
             record.pending.append((begun, step.device.stamp()))
         record.first = False
         time = record.time()
@@ -232,8 +238,20 @@ class TrainingLog:
         device = record.device(loop)
         planned = (device.total, figures.host_peak)
         used = (_measured(step, record.plan, loop), _host_peak(step))
-        loss = None if loss is None else loss.detach()
-        self.tell(ProgressEvent("train", done, loss=loss, seconds=time, planned=planned, used=used))
+        loss = None if outcome.loss is None else outcome.loss.detach()
+        event = ProgressEvent("train", done, loss=loss, seconds=time, planned=planned, used=used)
+        self.tell(replace(event, rolled_back=self._rolled_back()))
+
+    def _count_rolled_back(self, record: Record) -> None:
+        """Count an iteration that ran twice, and warn once if many do."""
+        record.rolled_back += 1
+        done, twice = self._iterations(), self._rolled_back()
+        if not self._warned_of_rolled_back and done >= ENOUGH and twice > OFTEN * done:
+            self._warned_of_rolled_back = True
+            warn_user(
+                f"early_updates: {twice:,} of {done:,} iterations were rolled back and ran twice: raise "
+                "max_grad_norm, or leave early_updates out"
+            )
 
     def counted(self, step: PlannedStep) -> None:
         """Count an iteration whose time is not the plan's alone."""
@@ -282,9 +300,12 @@ class TrainingLog:
         record = self._records.pop(step)
         self.opened(made, plan, record.machine, loop)
         new = self._records[made]
-        new.slower, new.iterations = record.slower, record.iterations
+        new.slower, new.iterations, new.rolled_back = record.slower, record.iterations, record.rolled_back
         new.setup, new.notes = record.setup, record.notes
         return new.expected
+
+    def _rolled_back(self) -> int:
+        return sum(each.rolled_back for each in self._records.values())
 
     def _iterations(self) -> int:
         return sum(each.iterations for each in self._records.values())
@@ -313,6 +334,7 @@ def _report(step: PlannedStep, record: Record, loop: LoopAccount) -> PlanReport:
         predicted_peak=device.total,
         predicted_host=figures.host_peak,
         iterations=record.iterations,
+        rolled_back=record.rolled_back,
         time=record.time(),
         peak=_measured(step, record.plan, loop),
         host=_host_peak(step) + step.undo_bytes,

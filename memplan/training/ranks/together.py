@@ -220,6 +220,7 @@ def validate_together(options: Options, word: str, *, planned: bool) -> None:
         "compile": options.compile,
         "cuda_graph": options.cuda_graph,
         "rollback_on_error": options.rollback_on_error,
+        "early_updates": options.early_updates,
         "verify=True": options.verify is True,
     }
     for name, given in unsupported.items():

@@ -299,7 +299,7 @@ class Executor:
             begun = part.device.stamp()
             with part.together(begins=self._begins):
                 outcome = part.iterate(inputs)
-            self.book.iterated(part, outcome.loss, begun, self.planner)
+            self.book.iterated(part, outcome, begun, self.planner)
             if part is not plan:
                 plan.output, plan.grad_norm, part.output = part.output, part.grad_norm, None
             return outcome

@@ -1,0 +1,156 @@
+"""Early updates: each right after its gradient, before it is known whether gradients are to be clipped.
+
+    first pass    … B2 ─dw2─▶ norm, w2/update … B1 ─dw1─▶ norm, w1/update ─▶ the norm of all
+                                                                               │ within: done
+    second pass   the same operations, from the same state  ◀── put back ──────┘ above
+                  each update multiplies its gradient by the coefficient, which is known now
+
+Both passes run one program by one schedule, and differ in two settings. The state before is in the journal
+(devices/storage/journal.py), in host memory. Within the norm the coefficient is exactly 1, by which a product
+has its factor's bits, so the first pass leaves the multiplication out. Of a scaled loss the second pass
+leaves out the updates if a gradient is infinite; buffers and random numbers go on then, as eager PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..devices.device.choice import device_of
+from ..devices.measuring.link_rates import alone_to_host
+from ..devices.measuring.measure import Measurement
+from ..program.program import Operation, Program, Ref, Setting
+from .rules import RULES
+
+COEFFICIENT = Setting(-1, 1.0)
+"""The last of an iteration's settings: the Coefficient that is known, or 1."""
+
+INFINITE = Setting(-2, 0.0)
+"""The last but one: whether a gradient is known to be infinite."""
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """A coefficient as a tensor on the device, and in host memory for updates that run there.
+
+    Not as a number: kernels round their products with one otherwise if gradients have several dtypes.
+    """
+
+    on_device: Tensor
+    on_host: Tensor
+
+
+class Known(NamedTuple):
+    """What a pass knows of all gradients.
+
+    coefficient: 1 in a first pass. infinite: whether one of them is.
+    """
+
+    coefficient: Coefficient | float = 1.0
+    infinite: bool = False
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """The settings that early updates have in addition to others."""
+        return float(self.infinite), self.coefficient
+
+
+FIRST_PASS = Known()
+
+
+class TooEarlyError(Exception):
+    """A first pass has updated weights by gradients that are to be clipped, or not used at all.
+
+    known: what the second pass knows.
+    """
+
+    def __init__(self, known: Known) -> None:
+        super().__init__("the iteration runs a second time, with the coefficient of its norm")
+        self.known = known
+
+
+def early(
+    weight: Tensor,
+    gradient: Tensor,
+    *rest: Any,
+    update: str,
+    clip: Coefficient | float = 1.0,
+    infinite: float = 0.0,
+    **hyperparameters: Any,
+) -> None:
+    """Update a weight by what is known of all gradients. update: the name of the update function."""
+    if infinite:
+        return
+    clipping = {"clip": clip.on_device} if isinstance(clip, Coefficient) else {}
+    RULES[update](weight, gradient, *rest, **clipping, **hyperparameters)
+
+
+def settings_on_host(settings: Sequence[Any]) -> list[Any]:
+    """Return an iteration's settings for operations that run on the host."""
+    return [
+        replace(each, on_device=each.on_host) if isinstance(each, Coefficient) else each for each in settings
+    ]
+
+
+def updates_early(program: Program) -> bool:
+    """Tell whether the program has early updates."""
+    return any(map(_is_early, program.operations))
+
+
+def _is_early(operation: Operation) -> bool:
+    return operation.call.target is early
+
+
+# ── costs ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_undo(measured: Sequence[Measurement], program: Program) -> list[Measurement]:
+    """Add to each operation's time that of its copies to the journal, and to an update's memory the clipped
+    gradient of a second pass. Others' programs stay as they are.
+    """
+    if not updates_early(program):
+        return list(measured)
+    rates = journal_rates(program.device)
+    return [
+        _with_undo(one, program, operation, rates)
+        for one, operation in zip(measured, program.operations, strict=True)
+    ]
+
+
+def _with_undo(
+    one: Measurement, program: Program, operation: Operation, rates: tuple[float, float]
+) -> Measurement:
+    if not (kept := sum(program.storages[x].bytes for x in program.residents_changed(operation))):
+        return one
+    seconds, host_seconds = (kept / rate for rate in rates)
+    more = _clipped_bytes(program, operation) if _is_early(operation) else 0
+    return one._replace(
+        seconds=one.seconds + seconds,
+        peak_bytes=one.peak_bytes + more,
+        host_seconds=None if one.host_seconds is None else one.host_seconds + host_seconds,
+        host_bytes=one.host_bytes + more,
+    )
+
+
+def _clipped_bytes(program: Program, operation: Operation) -> int:
+    """Return the most that the clipped gradient adds to an update's memory."""
+    call, gradient = operation.call, operation.call.arguments[1]
+    if "clip" not in call.keywords:
+        return 0
+    assert isinstance(gradient, Ref)
+    form = program.values[gradient.value]
+    each = torch.float32.itemsize if call.keywords.get("in_float32") else form.dtype.itemsize
+    # No less than the gradient's storage: a product is laid out as its factor.
+    size = max(form.end // form.dtype.itemsize * each, program.storages[form.storage].bytes)
+    return device_of(program.device).rounded(size)
+
+
+@cache
+def journal_rates(device: torch.device) -> tuple[float, float]:
+    """Return the bytes per second that the journal copies: from the device, and from host memory."""
+    return alone_to_host(device_of(device)), alone_to_host(device_of(torch.device("cpu")))

@@ -199,6 +199,26 @@ def test_recomputation_of_a_prefix_is_what_its_schedule_runs(granularity: str):
         assert seconds == pytest.approx(plain + prefix.recomputed)
 
 
+def test_the_host_has_room_for_activations_next_to_states_in_flight_and_within_pinned_memory():
+    layers = training_layers("lohan", graph())
+    states = layers.size([*layers.weights, *layers.states])
+    largest = max(layers.size((*one.weights, *one.states, *one.gradients)) for one in layers.layers)
+
+    def room(memory: Memory, host: int | None, pinned: int | None = None, in_flight: int = 2) -> float:
+        machine = replace(MACHINE, host_capacity=host, pinned=pinned)
+        return traffic_of(layers, machine, memory, in_flight).room
+
+    full = 3 * largest + states + 1000
+    assert room(Memory.HOST, None) == inf
+    assert room(Memory.HOST, full) == largest + 1000
+    assert room(Memory.HOST, full, in_flight=3) == 1000
+    assert room(Memory.DISK, full) == largest + states + 1000
+    assert room(Memory.HOST, states) == 0
+    assert room(Memory.HOST, full, pinned=700) == 700
+    assert room(Memory.HOST, None, pinned=700) == 700
+    assert room(Memory.HOST, full, in_flight=3, pinned=1700) == 1000
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("granularity", ["layer", "operation"])
 @pytest.mark.parametrize("update", ["in-backward", "after"])

@@ -63,6 +63,13 @@ def test_a_solver_is_told_as_it_is(entry: registry.Entry) -> None:
     }
 
 
+def test_the_path_through_the_design_is_short() -> None:
+    path = (DOCS / "design.md").read_text().partition("## The path")[2].partition("## The table")[0]
+    files = set(re.findall(r"`([\w/]+\.py)`", path))
+    assert 20 < len(files) <= 35
+    assert all((DOCS.parent / "memplan" / file).exists() for file in files)
+
+
 def test_each_command_is_explained() -> None:
     text = (DOCS / "cli.md").read_text()
     assert all(f"| `plan {name}" in text for name in COMMANDS)

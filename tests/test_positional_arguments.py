@@ -54,7 +54,7 @@ def long_calls(sources: dict[str, str]) -> list[str]:
         f"{name}:{call.lineno}: {_callee(call)}"
         for name, tree in trees.items()
         for call in _calls(tree)
-        if _callee(call) in defined and sum(not isinstance(each, ast.Starred) for each in call.args) > MOST
+        if sum(not isinstance(each, ast.Starred) for each in call.args) > MOST and _callee(call) in defined
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
@@ -51,6 +52,7 @@ def _is_text(node: ast.AST) -> TypeGuard[ast.Expr]:
     )
 
 
+@cache
 def code_lines(source: str) -> int:
     """Return how many lines have code that is neither a docstring nor an import."""
     lines = set[int]()

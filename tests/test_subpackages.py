@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +39,7 @@ LAYERS = (
 PUBLIC = re.compile(r"Public modules: ([\w, \n]+)\.")
 
 
+@cache
 def modules() -> dict[str, Path]:
     files = (path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py")))
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
@@ -65,6 +67,7 @@ def public_modules(name: str) -> set[str]:
     return {name.rpartition(".")[2], *(re.split(r",\s+", named[1]) if named else ())}
 
 
+@cache
 def imports() -> dict[str, dict[str, list[str]]]:
     """Return per subpackage which of its files others import, and who."""
     known = modules()

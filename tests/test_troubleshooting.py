@@ -24,23 +24,24 @@ SHORTEST = 4
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
-    """Parse the package: module name to its tree."""
-    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text()) for path in files
-    }
+def sources() -> tuple[dict[str, tuple[set[str], str]], str]:
+    """Return the package's classes (their bases and module), and all its texts, parts of f-strings too."""
+    bases: dict[str, tuple[set[str], str]] = {}
+    texts: list[str] = []
+    for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}, module
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return bases, "\n".join(texts)
 
 
 @cache
 def error_classes() -> dict[str, str]:
     """Return every subclass of MemplanError in the sources: class name to its module."""
-    bases = {
-        node.name: ({base.id for base in node.bases if isinstance(base, ast.Name)}, module)
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
+    bases, _texts = sources()
     known = {"MemplanError"}
     while more := {name for name, (above, _) in bases.items() if above & known} - known:
         known |= more
@@ -49,13 +50,6 @@ def error_classes() -> dict[str, str]:
 
 CAUGHT = {"ConvertedError", "UnrepeatedValuesError"}
 """Errors that memplan catches itself: the trace goes on without the tensor, eager PyTorch runs the batch."""
-
-
-@cache
-def strings() -> str:
-    """Return all texts of the package, also the constant parts of f-strings."""
-    nodes = (node for tree in trees().values() for node in ast.walk(tree))
-    return "\n".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
 
 
 def test_every_error_class_has_an_entry() -> None:
@@ -84,4 +78,4 @@ def test_the_exit_code_is_the_command_lines(name: str) -> None:
 def test_quoted_lines_are_in_the_sources(name: str) -> None:
     for line in ROW.findall(ENTRIES[name]):
         for part in line.split("…"):
-            assert len(part.strip()) < SHORTEST or part.strip(" ;:,") in strings(), (line, part)
+            assert len(part.strip()) < SHORTEST or part.strip(" ;:,") in sources()[1], (line, part)

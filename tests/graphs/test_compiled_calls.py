@@ -17,7 +17,6 @@ import pytest
 from memplan.graphs import compiled as room
 
 PACKAGE = Path(memplan.__file__).parent
-FILES = {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 SAFE = {"None", "int", "float", "bool"}
 ALLOWED: set[str] = set()
 """Names of functions that may give back something else."""
@@ -27,9 +26,15 @@ RUN_AS_PYTHON = {"temperature_at", "acceptance"}
 Function = tuple[Path, str]
 
 
-def compiled_functions() -> dict[Function, ast.FunctionDef]:
+@pytest.fixture
+def trees() -> dict[Path, ast.Module]:
+    """Trees of the package. They are a million objects: kept, each collection of circles passes by them."""
+    return {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
+def compiled_functions(trees: dict[Path, ast.Module]) -> dict[Function, ast.FunctionDef]:
     return {
-        (path, node.name): node for path, tree in FILES.items() for node in tree.body if is_compiled(node)
+        (path, node.name): node for path, tree in trees.items() for node in tree.body if is_compiled(node)
     }
 
 
@@ -63,10 +68,10 @@ def named(path: Path, tree: ast.Module, within: Iterable[ast.AST]) -> Iterator[F
 
 
 @pytest.mark.scripts
-def test_what_python_calls_of_compiled_code_gives_no_object_back() -> None:
-    functions = compiled_functions()
+def test_what_python_calls_of_compiled_code_gives_no_object_back(trees: dict[Path, ast.Module]) -> None:
+    functions = compiled_functions(trees)
     called = {
-        one for path, tree in FILES.items() for one in named(path, tree, outside(tree))
+        one for path, tree in trees.items() for one in named(path, tree, outside(tree))
     } & functions.keys()
     assert len(functions) > 60
     assert len(called) > 10
@@ -76,10 +81,10 @@ def test_what_python_calls_of_compiled_code_gives_no_object_back() -> None:
     assert boxed == ALLOWED
 
 
-def test_the_cache_knows_the_files_of_all_that_compiled_code_calls() -> None:
+def test_the_cache_knows_the_files_of_all_that_compiled_code_calls(trees: dict[Path, ast.Module]) -> None:
     """A change in any of them makes another folder."""
-    functions = compiled_functions()
-    for path, tree in FILES.items():
+    functions = compiled_functions(trees)
+    for path, tree in trees.items():
         inside = [node for node in tree.body if is_compiled(node)]
         for node in inside:
             called = {one for one in named(path, tree, ast.walk(node)) if one in functions}

@@ -136,6 +136,7 @@ def test_a_model_without_layers_has_nothing_to_checkpoint(
     assert [(way.name, way.batch) for way in ways] == [(AS_IT_IS, 8), (CHECKPOINTING, None)]
 
 
+@pytest.mark.scripts
 def test_adapters_are_as_of_a_command_with_lora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = opened(tmp_path, monkeypatch)
     Path("model.py").write_text("raise ValueError('run a second time')")

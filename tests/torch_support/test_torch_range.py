@@ -25,6 +25,7 @@ def with_torch(version: str, folder: Path, code: str) -> subprocess.CompletedPro
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.scripts
 def test_an_old_one_is_refused_in_one_line(tmp_path: Path) -> None:
     model = tmp_path / "model.py"
     model.write_text("")

@@ -163,6 +163,7 @@ def test_8_bit_layers_are_planned_before_and_after_their_first_forward(tmp_path:
     assert torch.equal(resumed(x), baseline(x))
 
 
+@pytest.mark.scripts
 def test_evaluation_in_8_bits_is_planned_without_outliers() -> None:
     module, x = network_in_8_bits(), torch.randn(16, 32)
     step = check_training(module, x, iterations=1)

@@ -98,6 +98,7 @@ def test_a_kernel_that_is_wrong_is_told(made: tuple[Iteration, Program, Fused, G
         accuracy(iteration, program, found.program, {name: (members, wrong)})
 
 
+@pytest.mark.scripts
 def test_what_a_rounding_makes_of_eager_is_no_other_iteration(
     made: tuple[Iteration, Program, Fused, Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:

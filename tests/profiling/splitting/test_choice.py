@@ -188,6 +188,7 @@ def ways_of(one: Traced) -> Iterator[Region]:
             yield from way
 
 
+@pytest.mark.scripts
 def test_heads_and_queries_are_both_tried() -> None:
     """The same operations of attention split along samples and heads, and along queries."""
     found = [*ways_of(traced("attention"))]

@@ -133,6 +133,7 @@ def test_the_machines_limit_holds_for_all_plans_together() -> None:
     first.restore_to_device()
 
 
+@pytest.mark.scripts
 def test_with_little_to_pin_late_copies_keep_their_places() -> None:
     """The least pinned memory with which a schedule holds, and whoever is late. What has no place is told, in
     one line, and once where nothing can be pinned."""

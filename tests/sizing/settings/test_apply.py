@@ -97,6 +97,7 @@ def test_a_file_without_a_model_names_the_command() -> None:
     )
 
 
+@pytest.mark.scripts
 def test_the_answer_is_that_of_the_options() -> None:
     def printed(*words: str) -> dict[str, Any]:
         more = ["--gpu", "rtx3060", "--solver", "store-all", "--json"]

@@ -92,6 +92,7 @@ def test_auto_is_never_slower_in_any_time(seconds: float) -> None:
         assert found <= tuned
 
 
+@pytest.mark.scripts
 def test_a_refusal_names_the_smallest_budget_of_any_policy() -> None:
     graph = layers(RATES[0])
     with pytest.raises(InfeasibleError) as caught:

@@ -135,6 +135,7 @@ def test_loaded_weights_are_gathered_anew() -> None:
     assert torch.equal(torch.stack(losses), torch.stack(eager(known, known_optimizer, batches())))
 
 
+@pytest.mark.scripts
 def test_each_shape_has_a_plan() -> None:
     known, module = model(), model()
     step = plan(module, adamw(module))
@@ -144,6 +145,7 @@ def test_each_shape_has_a_plan() -> None:
     assert len(step.plans) == 2
 
 
+@pytest.mark.scripts
 def test_an_evaluation_between_iterations_changes_nothing() -> None:
     known, module = model(), model()
     step, known_optimizer = plan(module, adamw(module)), adamw(known)
@@ -397,6 +399,7 @@ def test_a_direct_call_is_refused_and_the_training_goes_on() -> None:
     assert torch.equal(made_anew(module).eval()(batches()[1]), step.predict(batches()[1]))
 
 
+@pytest.mark.scripts
 def test_a_layer_that_is_trained_later_needs_a_new_optimizer() -> None:
     module = model()
     module[0].requires_grad_(requires_grad=False)

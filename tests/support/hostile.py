@@ -402,7 +402,10 @@ def eagerly(name, optimizer, turns: int) -> Any:
 @cache
 def program_of(name, optimizer) -> Program:
     program = trace(seeded(name, optimizer))
-    if name != "blocks":
-        return program
+    return in_blocks(program) if name == "blocks" else program
+
+
+def in_blocks(program: Program) -> Program:
+    """The program with its storages in whole blocks of 512 bytes."""
     storages = [storage._replace(bytes=-(-storage.bytes // 512) * 512) for storage in program.storages]
     return replace(program, storages=storages)

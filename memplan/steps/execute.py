@@ -346,6 +346,8 @@ class PlannedStep:
             with self._recovery.around(residents):
                 self._overlaps.check(residents)
                 residents = self._ready(residents)
+                if self.cycle is None and self._graphs is None and self.journal.complete:
+                    self.journal.copy_ahead((x, residents[place]) for x, place in self._overwritten)
                 with self._running():
                     results = self._run(residents, settings)
                 outcome = self._outcome(results)
@@ -460,6 +462,13 @@ class PlannedStep:
     def _moved(self) -> frozenset[int]:
         """Return the storages that the schedule moves."""
         return frozenset() if self.cycle is None else self.cycle.moved
+
+    @cached_property
+    def _overwritten(self) -> list[tuple[int, int]]:
+        """The residents that change, as storages and places among all, in the order of their first change."""
+        places = {self.program.values[value].storage: i for i, value in enumerate(self.program.residents)}
+        changed = (x for one in self.program.operations for x in self.program.residents_changed(one))
+        return [(x, places[x]) for x in dict.fromkeys(changed)]
 
     @cached_property
     def _changes(self) -> Changes:

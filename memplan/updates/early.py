@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ..devices.device.choice import device_of
+from ..devices.device.device import StreamDevice
 from ..devices.measuring.link_rates import alone_to_host
 from ..devices.measuring.measure import Measurement
 from ..program.program import Operation, Program, Ref, Setting
@@ -109,32 +110,40 @@ def _is_early(operation: Operation) -> bool:
 # ── costs ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_undo(measured: Sequence[Measurement], program: Program) -> list[Measurement]:
-    """Add to each operation's time that of its copies to the journal, and to an update's memory the clipped
-    gradient of a second pass. Others' programs stay as they are.
+def with_undo(measured: Sequence[Measurement], program: Program, *, moves: bool) -> list[Measurement]:
+    """Add to each operation's time what copies to the journal cost it, and to an update's memory the clipped
+    gradient of a second pass.
+
+    moves: schedules may move what is copied, which is then copied when it changes; otherwise a device with
+        streams copies from the iteration's beginning on, and an update waits if its copy is not there.
     """
-    if not updates_early(program):
-        return list(measured)
-    rates = journal_rates(program.device)
-    return [
-        _with_undo(one, program, operation, rates)
-        for one, operation in zip(measured, program.operations, strict=True)
-    ]
+    from_device, from_host = journal_rates(program.device)
+    ahead = not moves and isinstance(device_of(program.device), StreamDevice)
+    found, elapsed, copied = list[Measurement](), 0.0, 0.0
+    for one, operation in zip(measured, program.operations, strict=True):
+        kept, more = undone_bytes(program, operation)
+        copied += kept / from_device
+        # A schedule that recomputes is later here, so it waits no longer.
+        waits = max(0.0, copied - elapsed) if ahead and kept else kept / from_device
+        host = one.host_seconds
+        found.append(
+            one._replace(
+                seconds=one.seconds + waits,
+                peak_bytes=one.peak_bytes + more,
+                host_seconds=None if host is None else host + kept / from_host,
+                host_bytes=one.host_bytes + more,
+            )
+        )
+        elapsed += found[-1].seconds
+    return found
 
 
-def _with_undo(
-    one: Measurement, program: Program, operation: Operation, rates: tuple[float, float]
-) -> Measurement:
-    if not (kept := sum(program.storages[x].bytes for x in program.residents_changed(operation))):
-        return one
-    seconds, host_seconds = (kept / rate for rate in rates)
-    more = _clipped_bytes(program, operation) if _is_early(operation) else 0
-    return one._replace(
-        seconds=one.seconds + seconds,
-        peak_bytes=one.peak_bytes + more,
-        host_seconds=None if one.host_seconds is None else one.host_seconds + host_seconds,
-        host_bytes=one.host_bytes + more,
-    )
+def undone_bytes(program: Program, operation: Operation) -> tuple[int, int]:
+    """Return the bytes that the journal keeps of an operation, and those by which an update's memory grows in
+    a second pass.
+    """
+    kept = sum(program.storages[x].bytes for x in program.residents_changed(operation))
+    return kept, _clipped_bytes(program, operation) if _is_early(operation) else 0
 
 
 def _clipped_bytes(program: Program, operation: Operation) -> int:

@@ -93,7 +93,9 @@ def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Count what an update costs, from the operations of PyTorch that it calls."""
     if "update" in keywords:  # `if_finite`, or an early update, which multiplies by `clip` only when repeated
         waits = target is if_finite
-        inner = effort(RULES[keywords["update"]], {k: v for k, v in keywords.items() if waits or k != "clip"})
+        left_out = {"update"} if waits else {"update", "clip"}
+        own = {name: value for name, value in keywords.items() if name not in left_out}
+        inner = effort(RULES[keywords["update"]], own)
         return Effort(inner.passes, inner.temporaries + (not waits and "clip" in keywords))
     if target is on_average:
         inner = effort(RULES[keywords["of"]], keywords)

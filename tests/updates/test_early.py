@@ -23,6 +23,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.compare.eager import run_eager
 from memplan.program.graph import Cost, graph_of
 from memplan.program.program import Program
+from memplan.runtime.run.changes import changed_residents
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.recovery import UNDONE
 from memplan.solvers.problem import Problem
@@ -31,6 +32,7 @@ from memplan.steps.execute import IterationResult, PlannedStep
 from memplan.tracing.trace import trace
 from memplan.updates import early
 from memplan.updates.early import journal_rates, updates_early, with_undo
+from memplan.updates.rules import effort, if_finite
 from memplan.updates.updates import updates_weights
 from recomputing import recomputing
 from simulated_device.device import SimulatedDevice
@@ -207,16 +209,35 @@ def test_copies_to_the_journal_are_in_the_planned_time(monkeypatch: pytest.Monke
     monkeypatch.setattr(early, "journal_rates", lambda _device: (1e3, 1e4))
     program = trace(clipping("perceptron"))
     measured = [Measurement(1.0, 0.0, 10, host_seconds=2.0)] * len(program.operations)
-    for one, operation in zip(with_undo(measured, program), program.operations, strict=True):
+    for one, operation in zip(with_undo(measured, program, moves=True), program.operations, strict=True):
         kept = sum(program.storages[x].bytes for x in operation.mutates)
         assert one.seconds == 1.0 + kept / 1e3
         assert one.host_seconds == 2.0 + kept / 1e4
         weight = program.storages[operation.mutates[0]].bytes if operation.mutates else 0
         assert one.peak_bytes == one.host_bytes + 10 == 10 + weight
-    waiting = trace(clipping("perceptron", waits=True))
-    assert with_undo(measured[:1] * len(waiting.operations), waiting) == measured[:1] * len(
-        waiting.operations
-    )
+
+
+def test_copies_ahead_cost_what_they_exceed_the_computations_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early, "device_of", lambda _device: SimulatedDevice())
+    program = trace(clipping("perceptron"))
+    measured = [Measurement(1.0, 0.0, 10)] * len(program.operations)
+    kept = sum(program.storages[x].bytes for x in changed_residents(program))
+    for rate in (1e9, 1e3, kept / len(measured)):
+        monkeypatch.setattr(early, "journal_rates", lambda _device, rate=rate: (rate, 1e9))
+        seconds = sum(one.seconds for one in with_undo(measured, program, moves=False))
+        slowest = max(kept / rate, len(measured))
+        assert slowest <= seconds <= slowest + len(measured) * (rate < 1e9)
+
+
+@pytest.mark.parametrize("clips", [False, True])
+def test_an_early_update_costs_what_its_rule_does_without_clipping(clips: bool) -> None:
+    own: dict[str, Any] = {"weight_decay": 0.1, "amsgrad": False}
+    clip = {"clip": 1.0} if clips else {}
+    rule = effort(early.RULES["adamw"], own)
+    found = effort(early.early, {"update": "adamw", **own, **clip})
+    assert found == (rule.passes, rule.temporaries + clips)
+    waiting = effort(if_finite, {"update": "adamw", **own, **clip})
+    assert waiting == effort(early.RULES["adamw"], {**own, **clip})
 
 
 def test_rates_of_the_journal_are_measured() -> None:

@@ -4,13 +4,13 @@ be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from threading import Lock
 
 from torch import Tensor
 
-from ..device.device import Device, PinError
+from ..device.device import Device, Event, PinError, Stream, StreamDevice
 from .arena import Arena
 from .copies import offload
 from .host_buffers import Host, HostBuffer
@@ -45,6 +45,8 @@ class Journal:
         self._room: dict[int, HostBuffer] = {}
         self._offsets: dict[int, int] | None = None
         self._opening = Lock()
+        self._stream: Stream | None = None
+        self._ahead: dict[int, tuple[HostBuffer, Event]] = {}
 
     @property
     def bytes(self) -> int:
@@ -52,7 +54,22 @@ class Journal:
         return sum(self._sizes.values())
 
     def begin(self) -> None:
-        self.kept, self.overwritten = {}, set()
+        self.kept, self.overwritten, self._ahead = {}, set(), {}
+
+    def copy_ahead(self, changing: Iterable[tuple[int, Tensor]]) -> None:
+        """Begin to copy storages of the device while it computes; nothing changes one before its `keep`.
+
+        changing: each storage with a tensor in it, in the order in which they are changed.
+        """
+        device = self._device
+        # Copies to memory that is not pinned would make the thread wait, before it computes anything.
+        if not isinstance(device, StreamDevice) or not self._arena_offsets() or self.host.arena is None:
+            return
+        self._stream = self._stream or device.stream()
+        self._stream.wait_event(device.moment())  # the updates of the iteration before
+        with device.on(self._stream):
+            for storage, there in changing:
+                self._ahead[storage] = self._copied(storage, there), device.moment()
 
     def keep(self, *changing: tuple[int, Tensor | HostBuffer]) -> None:
         """Keep storages' bytes before they are changed.
@@ -64,7 +81,7 @@ class Journal:
                 self.overwritten.add(storage)
             # Only the first change is of a value from before the iteration.
             elif storage not in self.kept:
-                self.kept[storage] = self._copied(storage, there)
+                self.kept[storage] = self._arrived(storage) or self._copied(storage, there)
 
     def keep_later(self, *storages: int) -> Callable[[int, HostBuffer], None]:
         """Prepare for a job that will change these storages.
@@ -79,6 +96,15 @@ class Journal:
                 kept[storage] = self._copied(storage, there)
 
         return keep
+
+    def _arrived(self, storage: int) -> HostBuffer | None:
+        """Return the copy that was begun ahead, None if none was; the current stream waits for it."""
+        if (ahead := self._ahead.pop(storage, None)) is None:
+            return None
+        assert isinstance(self._device, StreamDevice)
+        block, arrived = ahead
+        self._device.current_stream().wait_event(arrived)
+        return block
 
     def keeps(self, storage: int) -> bool:
         return storage in self._sizes

@@ -36,7 +36,7 @@ from ...solvers.registry.run import solve_or_unpin as solve
 from ...solvers.splits import fastest
 from ...torch_support.unsupported import warn_user
 from ...tracing.output_layouts import residents
-from ...updates.early import updates_early
+from ...updates.early import updates_early, with_undo
 from ...updates.state import count_bytes
 from ..options import Options
 from .front_end import FrontEnd, Measured
@@ -141,6 +141,10 @@ class BudgetedPlanner:
         """
         limit = IMPROVED_MEASURING if self.improves else None
         measured = self.front_end.measured(iteration, program, self.book, limit)
+        if updates_early(measured.program):
+            moves = self.options.machine is not None
+            found = with_undo(measured.measurements, measured.program, moves=moves)
+            measured = Measured(measured.program, found, graph_from(measured.program, found))
         program, graph = measured.program, measured.graph
         budget = self._first_budget(graph, program, iteration) if size is None else size
         try:

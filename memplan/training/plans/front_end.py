@@ -24,7 +24,6 @@ from ...torch_support.torch_collectives import ranks_of_group
 from ...tracing.output_layouts import residents
 from ...tracing.trace import trace
 from ...updates.averages import with_talks
-from ...updates.early import with_undo
 from .plan_cache import Plan
 from .training_log import TrainingLog
 
@@ -105,7 +104,6 @@ class FrontEnd:
             book.remark("measure", line)
         if iteration.processes is not None:
             found = with_talks(found, program, iteration.processes)
-        found = with_undo(found, program)
         return Measured(program, found, graph_from(program, found))
 
     def by_first(self, _iteration: Iteration, _program: Program, make: Callable[[], Plan]) -> Plan:

@@ -112,6 +112,11 @@ def splits_of(path: Path, number: int | None, start: Path | None) -> Splits:
     return Splits(same[:1] or graphs)
 
 
+def has_splits(path: Path) -> bool:
+    """Tell whether a graph file has graphs with regions in pieces. Raises InputError."""
+    return len(load_graphs(path)) > 1
+
+
 def whole_graph(path: Path, output: Output) -> Graph:
     """Read a graph file for a command that takes whole graphs; a note says if it leaves splits out.
 

@@ -25,6 +25,9 @@ from .trials import Place, Row
 EXACT = 50
 """Most differences for which the p-value is exact."""
 
+FEWEST = 6
+"""Differences below which no test can say anything: the smallest p-value of five is 2 / 2^5, above 5 %."""
+
 
 @dataclass(frozen=True)
 class Paired:

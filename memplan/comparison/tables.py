@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from ..graphs.units import duration
 from .best_known import Beaten
 from .changes import Change, Verdict
-from .paired import Paired, paired
+from .paired import FEWEST, Paired, paired
 from .profiles import TARGETS, Curve, performance_profiles, times_to_gap
 from .published import Match
 from .summary import (
@@ -128,14 +128,16 @@ def paired_tables(rows: Sequence[Row]) -> Iterator[Table]:
         ("faster", lambda one: str(one.faster)),
         ("slower", lambda one: str(one.slower)),
         ("equal", lambda one: str(one.equal)),
-        ("p", lambda one: f"{one.p:.2g}"),
-        ("Holm", lambda one: f"{one.corrected:.2g}"),
-        ("solver", lambda one: one.against),
     ]
-    hint = (
-        "Wilcoxon's signed-rank test of the schedules' times, two-sided; a schedule counts as faster than "
-        f"none; Holm: corrected for {len(found)} tests"
-    )
+    if max(one.faster + one.slower for one in found) >= FEWEST:
+        columns += [("p", lambda one: f"{one.p:.2g}"), ("Holm", lambda one: f"{one.corrected:.2g}")]
+        hint = (
+            "Wilcoxon's signed-rank test of the schedules' times, two-sided; a schedule counts as faster "
+            f"than none; Holm: corrected for {len(found)} tests"
+        )
+    else:
+        hint = f"a schedule counts as faster than none; a test needs {FEWEST} problems that differ"
+    columns.append(("solver", lambda one: one.against))
     title = f"{found[0].solver} against each other solver"
     yield make_table(title, columns, found, hint)
 

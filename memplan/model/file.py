@@ -68,9 +68,9 @@ class ModelFile(NamedTuple):
         """
         path, place = Path(self.path), f"{self.path}:{self.entry}"
         asked = {} if batch is None or not takes_batch(self.function) else {PARAMETER: batch}
-        with _imports_from(path):
+        with imports_from(path):
             called = f"{self.entry}({f'{PARAMETER}={batch}' if asked else ''})"
-            made = _guarded(path, f"{called} fails", partial(self.function, **asked))
+            made = guarded(path, f"{called} fails", partial(self.function, **asked))
         iteration = _checked(made, place)
         if self.variant is not None:
             iteration = self.variant.of(iteration)
@@ -91,10 +91,10 @@ class ModelFile(NamedTuple):
             yield example
             return
         path = Path(self.path)
-        batches = _guarded(path, "data() fails", lambda: iter(cast(Any, self.data)()))
+        batches = guarded(path, "data() fails", lambda: iter(cast(Any, self.data)()))
         # With a default: StopIteration would count as a failure of the user's code.
-        while (made := _guarded(path, "data() fails", lambda: next(batches, _END))) is not _END:
-            yield _guarded(path, "data() fails", partial(_as_batch, made, isinstance(example, Labelled)))
+        while (made := guarded(path, "data() fails", lambda: next(batches, _END))) is not _END:
+            yield guarded(path, "data() fails", partial(_as_batch, made, isinstance(example, Labelled)))
 
 
 def path_and_entry(text: str) -> tuple[str, str]:
@@ -106,7 +106,7 @@ def path_and_entry(text: str) -> tuple[str, str]:
 def load_model_file(text: str) -> ModelFile:
     """Run the file of `model.py` or `model.py:entry`. Raises InputError, one line."""
     path, entry = path_and_entry(text)
-    with _imports_from(Path(path)):
+    with imports_from(Path(path)):
         module = _run(Path(path))
     data = getattr(module, "data", None)
     return ModelFile(path, entry, _entry(path, entry, module), cast(Any, data) if callable(data) else None)
@@ -140,7 +140,7 @@ def _run(path: Path) -> ModuleType:
         raise InputError(f"{path}: not a Python file")
     module, loader = module_from_spec(spec), spec.loader
     sys.modules[name] = module  # before it runs: dataclasses and pickle look it up there
-    _guarded(path, "the file can't be run", lambda: loader.exec_module(module))
+    guarded(path, "the file can't be run", lambda: loader.exec_module(module))
     return module
 
 
@@ -183,7 +183,7 @@ def _checked(made: Any, place: str) -> Iteration:
     return Iteration(module, with_targets(inputs, targets), cast(LossFunction | None, loss_fn))
 
 
-def _guarded(path: Path, what: str, run: Callable[[], T]) -> T:
+def guarded(path: Path, what: str, run: Callable[[], T]) -> T:
     """Run the user's code; whatever it raises becomes one line with the place in their file."""
     try:
         return run()
@@ -223,7 +223,7 @@ def _failed(path: Path, what: str, error: BaseException) -> InputError:
 
 
 @contextmanager
-def _imports_from(path: Path) -> Generator[None]:
+def imports_from(path: Path) -> Generator[None]:
     """Put the file's folder first on the import path, as for a script; afterwards last."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ..graphs.errors import InputError
 from ..graphs.machine import Links, Machine
@@ -18,6 +19,9 @@ from .rooms import ALL, Note, chosen_presets, room_of, with_dtypes
 from .sizing import Sizing
 from .subject import Build, LoopOptions, open_subject
 from .trial import LARGEST
+
+if TYPE_CHECKING:
+    from ..model.file import ModelFile
 
 
 def parse_batches(text: str) -> list[int]:
@@ -34,13 +38,13 @@ def parse_batches(text: str) -> list[int]:
 class SizeRequest:
     """The options of `plan size`; messages name them as the command spells them.
 
-    model: a model file, a configuration, or a function that builds the model.
+    model: a model file or a script, a configuration, or a function that builds the model.
     gpu: a name, several with commas, or 'all'.
     machine: around one GPU. batches: to try, None: search. length, dtype: of a configuration.
     price: as `parse_prices` reads it.
     """
 
-    model: str | Build
+    model: str | Build | ModelFile
     gpu: str
     host: str | None = None
     lanes: str | None = None

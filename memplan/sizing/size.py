@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ def size(
     node_ranks: int | None = None,
     price: str | float | Mapping[str, float] | None = None,
     train_config: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    script_args: str = "",
     solver: str = DEFAULT_SOLVER,
     time_limit: float | None = None,
     settings: Mapping[str, str] | None = None,
@@ -140,7 +142,8 @@ def size(
     Args:
         model: A model file (`"model.py"`, `"model.py:entry"`), a `config.json` of Hugging Face or its
             folder, or a function that returns what `build` in a model file returns. If the function has a
-            parameter `batch`, it is called once per batch.
+            parameter `batch`, it is called once per batch. A script that trains by transformers' Trainer or
+            TRL's (`"train.py"`) runs up to `train()`, without weights.
         gpu: A name, like `"rtx3060"`, several, or `"all"`.
         host: Memory of the GPU's host, as `"64GB"` or `"64GB,16cores,80GB/s"`; `None`: 64 GB.
         lanes: Number of PCIe lanes that the GPU has; `None`: all that it has.
@@ -168,6 +171,7 @@ def size(
         train_config: Training settings in a file of another tool, or in several: DeepSpeed's, accelerate's,
             axolotl's, TRL's, LLaMA-Factory's. The arguments of the call hold against them. `model` may be
             such a file too, if it names the model.
+        script_args: Command line of a script, if `model` is one that trains by transformers' Trainer.
         solver: Name of the solver.
         time_limit: Seconds for each question to the solver; `None`: 6 s, more for large models.
         settings: Settings of the solver, by name.
@@ -223,7 +227,9 @@ def size(
             cached=cache,
         )
         files = [train_config] if isinstance(train_config, str | PathLike) else train_config
-        request = with_settings(request, [Path(one) for one in files], _given(request), notes.append)
+        request = with_settings(
+            request, [Path(one) for one in files], _given(request), notes.append, shlex.split(script_args)
+        )
         sizing = request.sizing(request.presets(notes.append), progress, notes.append)
         at_once = sizing.at_once() if sizing.several else []
         complete = not sizing.several or len(at_once) == len(sizing.gpus)

@@ -82,7 +82,7 @@ class Subject(NamedTuple):
 
 
 def open_subject(
-    model: str | Build,
+    model: str | Build | ModelFile,
     length: int | None,
     dtype: str | None,
     optimizer: str,
@@ -92,12 +92,12 @@ def open_subject(
     *,
     cached: bool = True,
 ) -> Subject:
-    """Open a model file, a configuration, or a function that builds a model.
+    """Open a model file, by its path or read already, a configuration, or a function that builds a model.
 
     length, dtype: for a configuration. loop: options that change what is trained. cached: traces are kept on
     disk, and taken from there, but for a function. Raises MemplanError, one line.
     """
-    from ..model.file import model_file_of
+    from ..model.file import ModelFile, model_file_of
     from ..profiling.profile.estimates import Estimates
     from ..profiling.profile.kept_traces import KeptTraces
     from ..updates.choice import OptimizerChoice
@@ -112,7 +112,7 @@ def open_subject(
     else:
         kept, what = None, None
         _refuse_for_code(length, dtype)
-        file = model_file_of(model)
+        file = model if isinstance(model, ModelFile) else model_file_of(model)
     choice = None if optimizer == "none" else OptimizerChoice(optimizer, update)
 
     def with_loop(loop: LoopOptions) -> Subject:

@@ -72,6 +72,18 @@ def with_first_parts(module: nn.Module, number: int) -> Generator[None]:
         module._modules = every
 
 
+MOVE_OF_TRAINER = "_move_model_to_device"
+"""Method by which a Trainer of transformers moves its model."""
+
+
+def model_of_configuration(kind: Any, configuration: Any, **options: Any) -> nn.Module:
+    """Return a model of transformers, of its class and configuration, with its own first weights.
+
+    options: dtype, attn_implementation.
+    """
+    return kind._from_config(configuration, **options)
+
+
 def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers
 

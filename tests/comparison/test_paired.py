@@ -79,6 +79,14 @@ def test_solvers_by_hand(rows: Rows) -> None:
     assert table.rows == [["6", "0", "0", "0.031", "0.062", "b"], ["5", "0", "1", "0.062", "0.062", "c"]]
 
 
+def test_few_problems_have_counts_and_no_test(rows: Rows) -> None:
+    a, b = ([rows(name, f"g{k}", 60, time) for k in range(5)] for name, time in (("a", 10.0), ("b", 11.0)))
+    [table] = paired_tables([*a, *b])
+    assert table.rows == [["5", "0", "0", "b"]]
+    assert "Wilcoxon" not in table.hint
+    assert "a test needs 6 problems that differ" in table.hint
+
+
 def test_problems_that_nobody_solves_are_left_out(rows: Rows) -> None:
     a = [rows("a", "g", 60, 10.0), rows("a", "h", 60, None)]
     b = [rows("b", "g", 60, 12.0), rows("b", "h", 60, None)]

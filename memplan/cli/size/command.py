@@ -5,6 +5,7 @@ The GPU need not be present.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 
 
 @click.command(cls=PlanCommand)
-@click.argument("model", metavar="MODEL.py[:ENTRY]|CONFIG|ID")
+@click.argument("model", metavar="MODEL.py[:ENTRY]|train.py|CONFIG|ID")
 @click.option(
     "--gpu",
     required=True,
@@ -139,6 +140,11 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     help="Training settings in a file of another tool: DeepSpeed's ds_config.json, accelerate's YAML, "
     "axolotl's, TRL's or LLaMA-Factory's. May be given several times; options hold against it.",
 )
+@click.option(
+    "--script-args",
+    metavar='"--epochs 3"',
+    help="Command line of a Trainer's script, in quotes.  [default: none]",
+)
 @loop_options
 @network_options(2, "one GPU", "none")
 @solver_option
@@ -177,6 +183,7 @@ def size(
     time_limit: float | None,
     settings: dict[str, str],
     train_configs: tuple[Path, ...],
+    script_args: str | None,
     cached: bool,
     destination: Path | None,
     output: Output,
@@ -186,6 +193,8 @@ def size(
 
     MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face or its folder, ID
     a model of the hub that is in the local cache; a file of axolotl or TRL that names the model works too.
+    train.py trains by transformers' Trainer, or TRL's: it runs up to `train()`, without weights, and its
+    model, batch and TrainingArguments count.
     Nothing is measured or downloaded: figures are estimates for --gpu, which need not be here, with a low and
     a high end. A `build` with a parameter `batch` is called once per batch; for any other the example inputs
     are repeated. With --ranks each batch is of one GPU, and FSDP2's policies are compared with a plan; with
@@ -198,6 +207,7 @@ def size(
     plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
     plan size config.json --gpu h100 --ranks 8 --link nvlink
     plan size axolotl.yaml --gpu rtx4090
+    plan size train.py --gpu rtx4090 --script-args "--max_length 2048"
     plan size config.json --gpu a100 --train-config ds_config.json
     """
     from ...torch_support.collector import collector_seldom
@@ -232,7 +242,9 @@ def size(
 
     with collector_seldom() as leave_out_all:
         request = replace(request, machine=chosen_machine(machine_path, output))
-        request = with_settings(request, train_configs, _given(), output.note)
+        words = shlex.split(script_args or "")
+        with working(f"reading {model}"):
+            request = with_settings(request, train_configs, _given(), output.note, words)
         chosen = request.presets(output.note)
         with working(f"reading {model}") as report:
             sizing = request.sizing(chosen, report, output.note)

@@ -117,7 +117,9 @@ def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resul
     inputs, outputs = _tensors((args, kwargs)), _tensors(result)
     # FORMULAS first: flop_registry miscounts some of these.
     formula = FORMULAS.get(operation) or flop_registry.get(operation)
-    flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
+    # Products with `out_dtype` have it where PyTorch's formulas have a shape; it changes no count.
+    counted = [value for value in args if not isinstance(value, torch.dtype)]
+    flops = int(formula(*counted, **kwargs, out_val=result)) if formula else 0
     rate = _rate(operation, [*inputs, *outputs])
     if operation in CONVOLUTIONS:
         kind = _kind_of_convolution(operation, args, rate)

@@ -10,7 +10,8 @@ from typing import Any
 from ...graphs.errors import InputError
 from ..request import SizeRequest
 from ..rooms import Note
-from .read import is_settings, read_settings
+from .read import is_settings, read_named, read_settings
+from .script import with_script
 from .settings import Option, Settings
 
 _OF_LOOP = ("lora", "quantize", "autocast", "attention", "accumulate")
@@ -28,18 +29,24 @@ _FLAGS = {"length": "--seq-len"}
 
 
 def with_settings(
-    request: SizeRequest, paths: Sequence[Path], given: Collection[str], note: Note
+    request: SizeRequest,
+    paths: Sequence[Path],
+    given: Collection[str],
+    note: Note,
+    words: Sequence[str] = (),
 ) -> SizeRequest:
     """Return the request with what files of settings say, which notes tell. Raises InputError, one line.
 
     paths: files that go with the model, which may itself be one.
     given: names of options that the user gave, as `Settings.options` has them, and 'total', 'ranks', 'link'.
+    words: the command line of a script.
     """
+    request, found = with_script(request, words)
     model, files = request.model, [*paths]
     of_model = isinstance(model, str) and is_settings(Path(model))
     if of_model:
         files.insert(0, Path(str(model)))
-    found = [one for path in files for one in read_settings(path)]
+    found = [*read_named(found), *(one for path in files for one in read_settings(path))]
     if not found:
         return request
     chosen, conflicts = _chosen(request, found, set(given) | (set() if of_model else {"model"}))
@@ -87,7 +94,7 @@ def _made(
     if "total" in given:
         for option in {"batch", "accumulate"} & chosen.keys():
             lines.append(f"--global-batch {request.loop.total} holds, not {option} {chosen.pop(option)}")
-    if callable(model) or Path(str(model)).suffix == ".py" or ".py:" in str(model):
+    if not isinstance(model, str) or Path(str(model)).suffix == ".py" or ".py:" in str(model):
         decided = [option for option in ("length", "dtype", "attention") if option in chosen]
         left = [f"{option} {chosen.pop(option)}" for option in decided]
         if left:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -60,14 +60,22 @@ def read_settings(path: Path) -> list[Settings]:
         raise InputError(f"{path}: is not a file of training settings: {why}")
     settings = Settings(path.name, tool.name)
     tool.read(Keys(row, str(path)), settings)
-    found = [settings]
-    for name in settings.includes:
-        # Paths are relative to the folder in which training starts, or to the folder of the file.
-        there = next((one for one in (Path(name), path.parent / name) if one.is_file()), None)
-        if there is None:
-            settings.uncounted.append(f"{name}: no such file")
-        elif there.resolve() != path.resolve():
-            found += read_settings(there)[:1]
+    return read_named([settings], path)
+
+
+def read_named(settings: Sequence[Settings], path: Path | None = None) -> list[Settings]:
+    """Return settings, each with those of the files that it names. path: of the file that names them."""
+    found = list[Settings]()
+    for one in settings:
+        found.append(one)
+        for name in one.includes:
+            # Paths are relative to the folder in which training starts, or to the folder of the file.
+            places = (Path(name), *([] if path is None else [path.parent / name]))
+            there = next((place for place in places if place.is_file()), None)
+            if there is None:
+                one.uncounted.append(f"{name}: no such file")
+            elif path is None or there.resolve() != path.resolve():
+                found += read_settings(there)[:1]
     return found
 
 

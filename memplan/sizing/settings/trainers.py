@@ -46,6 +46,7 @@ _TRL = (
     *("lora_modules_to_save", "load_in_8bit", "ref_model_mixup_alpha", "teacher_model_name_or_path"),
     *("reward_model_path", "sft_model_path", "use_vllm", "fp8", "use_cce"),
 )
+_CHECKPOINTING = "gradient checkpointing (a row of the other ways)"
 _LLAMA_FACTORY = ("additional_target", "use_galore", "use_badam", "use_apollo", "use_unsloth", "ref_model")
 
 
@@ -92,6 +93,17 @@ def read_trl(keys: Keys, settings: Settings) -> None:
             settings.take("quantize", "nf4-nested" if nested else "nf4", "frozen weights in 4 bits")
     _take_attention(settings, keys.text("attn_implementation"), "attn_implementation")
     _take_rest(keys, settings, _TRL)
+
+
+def read_arguments(keys: Keys, settings: Settings) -> None:
+    """Read transformers' TrainingArguments of a script, whose code has made the model."""
+    _take_batches(keys, settings, ("per_device_train_batch_size",), ())
+    half = "bf16" if keys.flag("bf16") else "fp16" if keys.flag("fp16") else None
+    settings.take("autocast", half, f"{half}")
+    keys.expect(*keys.row)  # a dataclass has no misspelled key
+    _take_rest(keys, settings, ("torch_compile",))
+    if keys.flag("activation_checkpointing") and not keys.flag("gradient_checkpointing"):
+        settings.said.append(_CHECKPOINTING)
 
 
 def read_llama_factory(keys: Keys, settings: Settings) -> None:
@@ -177,7 +189,7 @@ def _take_lora(
 
 def _take_common(keys: Keys, settings: Settings, others: Sequence[str]) -> None:
     if keys.flag("gradient_checkpointing"):
-        settings.said.append("gradient checkpointing (a row of the other ways)")
+        settings.said.append(_CHECKPOINTING)
     keys.expect("lora_r", "lora_rank", "lora_target_modules", "lora_target_linear", "lora_target")
     keys.expect("load_in_4bit", "use_bnb_nested_quant", "lora_target_parameters", "eval_attn_implementation")
     settings.includes += keys.texts("deepspeed") if isinstance(keys.value("deepspeed"), str) else []

@@ -218,3 +218,13 @@ def test_the_table_is_plausible(gpu):
     assert (gpu.bfloat16 is None) == (gpu.tf32 is None) == (gpu.capability < (8, 0))
     assert gpu.float64 <= gpu.float32
     assert find_gpu(gpu.name) is gpu
+
+
+def test_products_with_a_dtype_of_their_own_are_counted() -> None:
+    a, b, sums = (
+        torch.empty(4, 8, dtype=torch.bfloat16),
+        torch.empty(8, 2, dtype=torch.bfloat16),
+        torch.empty(4, 2),
+    )
+    assert work_of(aten.mm.dtype, (a, b, torch.float32), {}, sums).flops == 2 * 4 * 8 * 2
+    assert work_of(aten.addmm.dtype, (sums, a, b, torch.float32), {}, sums).flops == 2 * 4 * 8 * 2

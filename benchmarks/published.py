@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from select import select
 from typing import IO, Any, NamedTuple
@@ -42,6 +43,10 @@ LIMIT = 420.0
 """Seconds for a row, as `took` counts them: of the clock, on a machine that may have other work."""
 
 Row = dict[str, Any]
+
+ON_A_MACHINE = {"id", "batch", "card", "host", "links", "memory", "time", "sourced", "approximate", "source"}
+"""Keys in which rows of one program may differ: they share its traces."""
+_ESTIMATES: dict[str, Any] = {}
 
 
 def main() -> None:
@@ -171,6 +176,8 @@ def ordinary(row: Row) -> Ordinary:
     def build(batch: int = row["batch"]) -> Any:
         return model_of(row, batch)
 
+    if row["lora"]:
+        import_module("peft")  # here: imported in a trace, it would look for the GPU that is not there
     kind = row["optimizer"]
     options = {"momentum": kind.get("momentum"), "fused": kind["kind"] == "fused"}
     choice = None if kind["name"] == "none" else OptimizerChoice(kind["name"], "after", **options)
@@ -181,7 +188,11 @@ def ordinary(row: Row) -> Ordinary:
             kept = ("logits",) if row["outputs"] == "kept" else False
             return super().build(batch)._replace(outputs=kept)
 
-    estimates = Estimates(File(f"{row['id']}.py", "build", build), choice, lambda _line: None)
+    settings = json.dumps({key: value for key, value in row.items() if key not in ON_A_MACHINE})
+    if settings not in _ESTIMATES:
+        file = File(f"{row['id']}.py", "build", build)
+        _ESTIMATES[settings] = Estimates(file, choice, lambda _line: None)
+    estimates = _ESTIMATES[settings]
     preset = described_preset(row["card"], row["host"], None)
     steps = max(row["accumulation"], 2 if row["gradients"] == "kept" else 1)
     copies = 0 if kind["kind"] in ("fused", "forloop", "8bit") else estimates.foreach_copies

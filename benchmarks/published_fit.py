@@ -22,12 +22,20 @@ import yaml
 from memplan.graphs.graph import Phase
 from memplan.graphs.machines.gpus import Gpu, find_gpu
 from memplan.graphs.machines.presets import find_preset
-from memplan.profiling.profile.efficiency import TABLE, efficiencies, efficiencies_of
+from memplan.profiling.profile.efficiency import ADA, TABLE, efficiencies, efficiencies_of
 from memplan.profiling.profile.estimate import update_seconds
-from memplan.profiling.profile.roofline import CONVOLUTION_KINDS, KINDS
+from memplan.profiling.profile.roofline import (
+    CONVOLUTION_KINDS,
+    GROUPED,
+    KINDS,
+    WITHOUT_TENSOR_CORES,
+    attention_seconds,
+    kind_and_rate,
+)
+from memplan.profiling.profile.roofline import Work as Operation
 from published import load_rows
 from published_table import half
-from published_work import Work, iteration_seconds, load_work
+from published_work import Work, iteration_seconds, load_work, loop_launches
 
 KNEE = 0.3
 """A row that is wrong by more than this, in logarithms, counts linearly."""
@@ -47,12 +55,21 @@ PRIORS = {
     "kinds": Prior(1.0, 0.3),
     "seconds bandwidth": Prior(0.8, 0.15),
     "seconds kernel": Prior(3e-6, 0.5),
+    "seconds serial": Prior(0.5, 0.4),
+    "seconds library": Prior(50e-6, 0.5),
+    "seconds host": Prior(1.5, 0.3),
     "launch forward": Prior(15e-6, 0.7),
     "launch loss": Prior(15e-6, 0.0),
     "launch backward": Prior(10e-6, 0.7),
     "launch update": Prior(5e-6, 0.0),
     # All kinds relative to it: the shares of rates say the rest.
     "kinds product": Prior(1.0, 0.0),
+    f"kinds {GROUPED}": Prior(0.2, 0.3),
+    "kinds grouped convolution, channels last": Prior(0.1, 0.3),
+    # Its constants are those of published kernels.
+    "kinds attention": Prior(1.0, 0.0),
+    # xformers' kernel reaches a quarter to a third of an A100's rate (FlashAttention-2, figure 4).
+    "kinds efficient attention": Prior(0.35, 0.2),
 }
 
 Values = dict[tuple[str, str], float]
@@ -97,16 +114,14 @@ def fit(rows: list[dict[str, Any]], work: dict[str, Work]) -> tuple[Values, Valu
     """Return the fitted values, and the assumed ones."""
     start: Values = {}
     for row in rows:
-        for kind, _phase, rate, flops, _size, _runs in work[row["id"]]:
-            if flops:
+        for kind, _phase, rate, flops, _size, scores, _keys, _runs in work[row["id"]]:
+            if flops and not scores and kind not in WITHOUT_TENSOR_CORES:
                 start.setdefault(("compute", _of_rate(find_gpu(row["card"]), rate)), PRIORS["compute"].value)
-            if not kind.endswith("update"):
-                start.setdefault(("kinds", kind), PRIORS["kinds"].value)
     for kind in (*KINDS, "pointwise", *CONVOLUTION_KINDS):
-        start.setdefault(("kinds", kind), PRIORS["kinds"].value)
+        start["kinds", kind] = PRIORS.get(f"kinds {kind}", PRIORS["kinds"]).value
     for phase in Phase:
         start["launch", phase.name.lower()] = PRIORS[f"launch {phase.name.lower()}"].value
-    for name in ("bandwidth", "kernel"):
+    for name in ("bandwidth", "kernel", "serial", "library", "host"):
         start["seconds", name] = PRIORS[f"seconds {name}"].value
     names = sorted(start, key=lambda name: (["compute", "kinds", "seconds", "launch"].index(name[0]), name))
     priors = [PRIORS.get(" ".join(name), PRIORS.get(name[0])) for name in names]
@@ -167,28 +182,51 @@ class _Row:
         preset, at = find_preset(row["card"]), {name: place for place, name in enumerate(names)}
         gpu, kernel = preset.gpu, efficiencies().kernel
         self.bandwidth, self.kernel = at["seconds", "bandwidth"], at["seconds", "kernel"]
+        self.serial, self.library = at["seconds", "serial"], at["seconds", "library"]
+        self.host = at["seconds", "host"] if gpu.capability < ADA else None
+        self.packing, one = at["kinds", GROUPED], at["kinds", "product"]  # of product: 1
         columns: list[tuple[float, ...]] = []
         self.update = 0.0
-        for kind, phase, rate, flops, size, runs in work:
+        for kind, phase, rate, flops, size, scores, keys, runs in work:
             count = runs / row["accumulation"] if phase == "UPDATE" else runs
             launch = at["launch", phase.lower()]
             if kind.endswith("update"):
+                ((phase, _kind, launches),) = loop_launches(row)
+                launch = at["launch", phase.name.lower()]
                 fused = kind == "fused update"
                 taken = update_seconds(size, gpu, preset.machine.updates, fused=fused) - kernel
                 self.update += count * taken
-                columns.append((0, at["kinds", "product"], launch, 0, 0, count))
+                columns.append((one, one, launch, 0, 0, 0, 0, count, launches))
                 continue
-            share = at["compute", _of_rate(gpu, rate)] if flops else 0
-            peak = (getattr(gpu, rate) if flops else None) or gpu.float32
-            columns.append((share, at["kinds", kind], launch, flops / peak, size / gpu.bandwidth, count))
-        share, kind, launch, compute, memory, runs = np.array(columns).T
+            operation = Operation(flops, size, rate, kind, scores, keys)
+            kind, rate = kind_and_rate(operation, gpu)
+            peak = getattr(gpu, rate) if flops else gpu.float32
+            share, fixed, compute = one, 0.0, flops / peak
+            if scores:
+                fixed, compute, size = attention_seconds(operation, gpu, peak), 0.0, 0
+            elif flops and kind not in WITHOUT_TENSOR_CORES:
+                share = at["compute", _of_rate(gpu, rate)]
+            memory, packed = size / gpu.bandwidth, 0.0
+            if kind == GROUPED:
+                kind, memory, packed = "product", 0.0, memory
+            columns.append((share, at["kinds", kind], launch, compute, memory, packed, fixed, count, 1))
+        share, kind, launch, compute, memory, packed, fixed, runs, launches = np.array(columns).T
         self.share, self.kind, self.launch = share.astype(int), kind.astype(int), launch.astype(int)
-        self.compute, self.memory, self.runs = compute, memory, runs
+        self.compute, self.memory, self.packed = compute, memory, packed
+        self.fixed, self.runs, self.launches = fixed, runs, runs * launches
+        self.libraries = sum(
+            runs for kind, phase, *_rest, runs in work if kind != "pointwise" and phase != "UPDATE"
+        )
 
     def seconds(self, values: np.ndarray) -> float:
-        limit = np.maximum(self.compute / values[self.share], self.memory / values[self.bandwidth])
-        device = limit / values[self.kind] + values[self.kernel]
-        return float(max(self.update + self.runs @ device, self.runs @ values[self.launch]))
+        compute, memory = self.compute / values[self.share], self.memory / values[self.bandwidth]
+        shorter = values[self.serial] * np.minimum(compute, memory)
+        limit = np.maximum(compute, memory) + shorter + self.fixed
+        packing = self.packed / (values[self.bandwidth] * values[self.packing])
+        device = limit / values[self.kind] + packing + values[self.kernel]
+        thread = self.launches @ values[self.launch] + self.libraries * values[self.library]
+        host = 1.0 if self.host is None else values[self.host]
+        return float(max(self.update + self.runs @ device, host * thread))
 
 
 if __name__ == "__main__":

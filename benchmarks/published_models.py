@@ -21,7 +21,10 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
     inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
     if row["channels_last"]:
         module = module.to(memory_format=torch.channels_last)
-        inputs["x"] = inputs["x"].to(memory_format=torch.channels_last)
+        inputs = {
+            name: value.to(memory_format=torch.channels_last) if value.dim() == 4 else value
+            for name, value in inputs.items()
+        }
     if row["quantize"]:
         module = _quantised(module, row).train()
     elif row["lora"]:
@@ -29,7 +32,9 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
 
         rank, targets = row["lora"]["r"], row["lora"]["targets"]
         kind = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets, task_type="CAUSAL_LM")
-        module = get_peft_model(module, kind).train()
+        # Else peft makes the adapters of half weights float32.
+        own = row["lora"].get("dtype") is None
+        module = get_peft_model(module, kind, autocast_adapter_dtype=own).train()
     if row["attention"] == "efficient":
         module.forward = _efficient_attention(module.forward)
     if row["masters"]:
@@ -134,8 +139,11 @@ def _text_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
     if spec["class"].endswith("ImageClassification"):
         pixels = torch.zeros(batch, 3, spec["size"], spec["size"])
         return kind(config), {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64)}, None
-    shape = (batch, length) if not spec["class"].endswith("Classification") else (batch,)
     tokens = torch.zeros(batch, length, dtype=torch.int64)
+    if spec["class"].endswith("QuestionAnswering"):
+        ends = {name: torch.zeros(batch, dtype=torch.int64) for name in ("start_positions", "end_positions")}
+        return kind(config), {"input_ids": tokens, **ends}, None
+    shape = (batch, length) if not spec["class"].endswith("Classification") else (batch,)
     return kind(config), {"input_ids": tokens, "labels": torch.zeros(shape, dtype=torch.int64)}, None
 
 
@@ -187,7 +195,7 @@ def _wrapped(module: Any, loss: Any, autocast: str | None) -> Any:
             with torch.autocast("cuda", dtype=dtype, enabled=mixed):
                 if loss is None:
                     found = self.model(**inputs)
-                    return {"loss": found.loss, "logits": found.logits}
+                    return {name: value for name, value in found.items() if name.endswith(("loss", "logits"))}
                 return loss(self.model(inputs["x"]), inputs["labels"])
 
     return Whole()

@@ -149,11 +149,17 @@ def _card(row: Row) -> str:
     return find_gpu(row["card"]).name
 
 
-GROUPS: dict[str, Callable[[Row], str]] = {
+def _language_model(row: Row) -> str | None:
+    kind = row["model"].get("class", "")
+    return f"{half(row)} {compute_dtype(row)}" if kind.endswith(("CausalLM", "LMHeadModel")) else None
+
+
+GROUPS: dict[str, Callable[[Row], str | None]] = {
     "all": lambda _row: "",
     "half": half,
     "dtype": compute_dtype,
     "half and dtype": lambda row: f"{half(row)} {compute_dtype(row)}",
+    "language models": _language_model,
     "card": _card,
     "source": lambda row: row["source"]["title"].split(",")[0],
 }
@@ -171,8 +177,8 @@ def _summaries(done: list[Judged]) -> Iterator[str]:
             members: defaultdict[str, list[Figure]] = defaultdict(list)
             for one in done:
                 figure = one.memory if what == "memory" else one.time
-                if figure is not None:
-                    members[group(one.row)].append(figure)
+                if figure is not None and (label := group(one.row)) is not None:
+                    members[label].append(figure)
             lines += [
                 _line(f"{name} {label}", *_statistics(members[label], factor)) for label in sorted(members)
             ]
@@ -225,8 +231,7 @@ def _in_4_bits(done: list[Judged]) -> str:
         lines.append(_line(names, len(members), *cells, why))
     return (
         f"{len(rows)} rows; no value was fitted to them. Of {len(rows) - sum(map(len, others.values()))} the "
-        "program is known, and they are in the statistics. Their times outside are too short: long samples, "
-        "with memory-efficient attention in float32. The others:\n\n" + "\n".join(lines)
+        "program is known, and they are in the statistics. The others:\n\n" + "\n".join(lines)
     )
 
 

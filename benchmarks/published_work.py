@@ -14,7 +14,7 @@ from typing import Any
 
 WORK = Path(__file__).parent / "results" / "published_work.json.gz"
 
-Work = list[tuple[str, str, str, int, int, int]]
+Work = list[tuple[str, str, str, int, int, int, int, int]]
 
 
 def load_work() -> dict[str, Work]:
@@ -46,13 +46,13 @@ def work_of_schedule(estimates: Any, batch: int, preset: Any, graph: Any, schedu
             name = graph.operations.name[target]
             if name not in by_name:  # a gradient is added to its sum: it reads both, and writes the sum
                 (x,) = graph.read_lists[target]
-                counts["pointwise", "BACKWARD", "", 0, 3 * int(graph.tensors.bytes[x])] += 1
+                counts["pointwise", "BACKWARD", "", 0, 3 * int(graph.tensors.bytes[x]), 0, 0] += 1
                 continue
             phase, demand = by_name[name]
             work, kind, size = demand.work, demand.work.kind, demand.work.bytes
             if demand.passes is not None:
                 kind, size = ("fused update" if demand.fused else "update"), demand.passes * demand.size
-            counts[kind, phase, work.rate, work.flops, size] += 1
+            counts[kind, phase, work.rate, work.flops, size, work.scores, work.keys] += 1
     return [(*key, count) for key, count in sorted(counts.items())]
 
 
@@ -73,11 +73,24 @@ def iteration_seconds(row: dict[str, Any], work: Work, fitted: Any = None) -> fl
 
     preset, reached = find_preset(row["card"]), fitted or efficiencies()
     gpu, updates, device, thread = preset.gpu, preset.machine.updates, 0.0, 0.0
-    for kind, phase, rate, flops, size, runs in work:
+    for kind, phase, rate, flops, size, scores, keys, runs in work:
         count = runs / row["accumulation"] if phase == "UPDATE" else runs
         if kind.endswith("update"):
             device += count * update_seconds(size, gpu, updates, fused=kind == "fused update")
         else:
-            device += count * seconds(Demanded(flops, size, rate, kind), gpu, reached)
-        thread += count * reached.launch[Phase[phase]]
+            device += count * seconds(Demanded(flops, size, rate, kind, scores, keys), gpu, reached)
+        launched = loop_launches(row) if kind.endswith("update") else [(Phase[phase], kind, 1)]
+        thread += count * sum(n * reached.launch_seconds(*one, gpu.capability) for *one, n in launched)
     return max(device, thread)
+
+
+def loop_launches(row: dict[str, Any]) -> list[tuple[Any, str, int]]:
+    """Return the phase, kind and number of launches of one weight's update.
+
+    memplan's are those of foreach, a share of a few for all weights. A loop over weights launches each of
+    AdamW's eight kernels for each weight, from Python.
+    """
+    from memplan.graphs.graph import Phase
+
+    looped = row.get("optimizer", {}).get("kind") == "forloop"
+    return [(Phase.FORWARD, "pointwise", 8)] if looped else [(Phase.UPDATE, "update", 1)]

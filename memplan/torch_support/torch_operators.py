@@ -73,6 +73,7 @@ ATTENTION = (
 """Fused attention, of whose FLOPs torch's registry lacks some and counts causal ones twice."""
 
 EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward
+EFFICIENT_ATTENTION = (aten._scaled_dot_product_efficient_attention, EFFICIENT_BACKWARD)
 
 TO_COPY = aten._to_copy.default
 

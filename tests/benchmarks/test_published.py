@@ -22,7 +22,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import published  # noqa: E402
 import published_fit  # noqa: E402
-from published_table import half, judge, render  # noqa: E402
+from published_table import compute_dtype, half, judge, render  # noqa: E402
 from published_work import iteration_seconds, load_work, work_of_schedule  # noqa: E402
 
 ROWS, RESULTS, WORK = published.load_rows(), published.load_results(), load_work()
@@ -59,6 +59,16 @@ def test_times_of_the_half_that_nothing_was_fitted_to() -> None:
     ratios = [one.time.ratio for one in JUDGED if one.time is not None and half(one.row) == "judge"]
     assert len(ratios) > 40
     assert abs(log(median(ratios))) < log(1.15)
+    assert np.mean([abs(log(ratio)) < log(1.4) for ratio in ratios]) >= 0.9
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
+def test_times_that_nothing_was_fitted_to_by_dtype(dtype: str) -> None:
+    judged = [one for one in JUDGED if one.time is not None and half(one.row) == "judge"]
+    rows = [one for one in judged if compute_dtype(one.row).split()[0] == dtype]
+    ratios = [one.time.ratio for one in rows if one.time is not None]
+    assert len(ratios) >= 16
+    assert abs(log(median(ratios))) < log(1.1)
     assert np.mean([abs(log(ratio)) < log(1.4) for ratio in ratios]) >= 0.9
 
 

@@ -186,7 +186,7 @@ class Demand:
         that. Without a named speed an update runs at the bandwidth of the device, and on no host. Products of
         matrices take time in addition, and run on no host, whose speed at them no machine names.
         """
-        launch = launch_seconds(phase)
+        launch = launch_seconds(phase, self.work.kind, gpu)
         if self.passes is None:
             return Cost(seconds(self.work, gpu), self.workspace.usual, launch_seconds=launch)
         passed = self.passes * self.size

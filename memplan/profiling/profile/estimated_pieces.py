@@ -39,7 +39,7 @@ class EstimatedPieces:
         self._choice, self._gpu = Choice(program, measured), gpu
         names = (operation.name for operation in program.operations)
         self._whole = dict(zip(names, costs, strict=True))
-        self._known: dict[str, tuple[float, int]] = {}
+        self._known: dict[tuple[str, Phase], tuple[float, float]] = {}
 
     def within(self, goals: Sequence[int]) -> Iterator[EstimatedSplit]:
         """Yield programs whose largest operation is smaller and smaller, each another one.
@@ -58,33 +58,35 @@ class EstimatedPieces:
         cut = found.cuts.get(operation.name)
         if cut is None:
             return self._whole[operation.name]
-        time, kernels = self._time(operation, found.program)
+        phase = Phase.BACKWARD if operation.phase == Phase.BACKWARD else Phase.FORWARD
+        time, launches = self._time(operation, found.program, phase)
         made = sum(found.program.storages[x].bytes for x in operation.writes)
         workspace = max(0, self._choice.peak_bytes(cut) - made)
-        phase = Phase.BACKWARD if operation.phase == Phase.BACKWARD else Phase.FORWARD
-        return Cost(time, workspace, launch_seconds=kernels * launch_seconds(phase))
+        return Cost(time, workspace, launch_seconds=launches)
 
-    def _time(self, operation: Operation, program: Program) -> tuple[float, int]:
-        """Return the seconds of a region's kernels, and how many they are. Equal regions are run once."""
+    def _time(self, operation: Operation, program: Program, phase: Phase) -> tuple[float, float]:
+        """Return the seconds of a region's kernels, and of their launches. Equal regions are run once."""
         pieces: Any = operation.call.target
-        if pieces.key not in self._known:
+        key = pieces.key, phase
+        if key not in self._known:
             forms = (program.values[argument.value] for argument in operation.call.arguments)
             inputs = [
                 torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device="meta")
                 for form in forms
             ]
-            with _Timed(self._gpu) as timed, torch.no_grad():
+            with _Timed(self._gpu, phase) as timed, torch.no_grad():
                 pieces(*inputs)
-            self._known[pieces.key] = timed.seconds, timed.kernels
-        return self._known[pieces.key]
+            self._known[key] = timed.seconds, timed.launches
+        return self._known[key]
 
 
 class _Timed(TorchDispatchMode):
-    """Runs calls without data, and adds up the time that each would take."""
+    """Runs calls without data, and adds up the times that each would take on the device and to launch."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, phase: Phase) -> None:
         super().__init__()
-        self._gpu, self.seconds, self.kernels = gpu, 0.0, 0
+        self._gpu, self._phase = gpu, phase
+        self.seconds = self.launches = 0.0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -94,6 +96,7 @@ class _Timed(TorchDispatchMode):
             keywords["device"] = torch.device("meta")
         result = func(*args, **keywords)
         if not func.is_view:
-            self.seconds += seconds(work_of(func, args, keywords, result), self._gpu)
-            self.kernels += 1
+            work = work_of(func, args, keywords, result)
+            self.seconds += seconds(work, self._gpu)
+            self.launches += launch_seconds(self._phase, work.kind, self._gpu)
         return result

@@ -1,6 +1,9 @@
 """Estimated time of one operation on a GPU that is not here: the roofline model.
 
-    seconds = max(FLOPs / (e_c · peak FLOP/s of the type), bytes / (e_b · bandwidth)) / kind + kernel
+    compute = FLOPs / (e_c · peak FLOP/s of the type)        memory = bytes / (e_b · bandwidth)
+    seconds = (max(compute, memory) + e_s · min(compute, memory)) / kind + kernel
+
+The second term is what a kernel does not hide. For attention see efficiency.py.
 
 Reference: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009, doi:10.1145/1498765.1498785.
 
@@ -29,6 +32,7 @@ from ...torch_support.torch_operators import (
     ATTENTION,
     ATTENTION_BACKWARD,
     BATCH_NORMS,
+    EFFICIENT_ATTENTION,
     OLD_CONVOLUTION,
     SOFTMAXES,
     conv_flop_count,
@@ -38,7 +42,8 @@ from ...torch_support.torch_operators import (
     sdpa_flop_count,
 )
 from ...torch_support.torch_trees import tensors_among
-from .efficiency import Efficiencies, efficiencies
+from .efficiency import ATTENTION as ATTENTION_SHARES
+from .efficiency import EXPONENTIALS, STARTS, Efficiencies, efficiencies
 
 aten: Any = torch.ops.aten
 CONVOLUTIONS = {aten.convolution, OLD_CONVOLUTION, aten.convolution_backward}
@@ -49,7 +54,8 @@ READS_LAYOUT = {*LIKE, aten.new_full, aten.new_ones, aten.new_zeros}
 KINDS = {
     "product": (aten.mm, aten.addmm),
     "batched product": (aten.bmm, aten.baddbmm),
-    "attention": (*ATTENTION, *ATTENTION_BACKWARD),
+    "efficient attention": EFFICIENT_ATTENTION,
+    "attention": tuple(one for one in (*ATTENTION, *ATTENTION_BACKWARD) if one not in EFFICIENT_ATTENTION),
     "batch norm": (
         aten.cudnn_batch_norm,
         aten.cudnn_batch_norm_backward,
@@ -69,8 +75,17 @@ CONVOLUTION_KINDS = (
     "convolution",
     "convolution, channels first",
     "convolution, channels last",
-    "grouped convolution",
+    "grouped convolution, channels first",
+    "grouped convolution, channels last",
+    "depthwise convolution, channels first",
+    "depthwise convolution, channels last",
 )
+DEPTHWISE = "depthwise convolution"
+GROUPED = "grouped convolution, channels first"
+"""Its inputs are packed for tensor cores, group by group: its share is of the bandwidth alone."""
+WITHOUT_TENSOR_CORES = CONVOLUTION_KINDS[-3:]
+"""Convolutions in groups for which there is no kernel on tensor cores: they run on the units of float32, to
+whose rate their shares are relative."""
 KIND_OF = {operator: kind for kind, operators in KINDS.items() for operator in operators}
 
 
@@ -81,12 +96,15 @@ class Work(NamedTuple):
     bytes: read and written.
     rate: the field of `Gpu` that bounds its FLOPs.
     kind: in efficiencies.yaml.
+    scores: of a flash attention, each of which takes an exponential; keys: of them for a query, on average.
     """
 
     flops: int
     bytes: int
     rate: str
     kind: str = "pointwise"
+    scores: int = 0
+    keys: int = 0
 
 
 def seconds(work: Work, gpu: Gpu, fitted: Efficiencies | None = None) -> float:
@@ -95,17 +113,39 @@ def seconds(work: Work, gpu: Gpu, fitted: Efficiencies | None = None) -> float:
     fitted: None for those of efficiencies.yaml.
     """
     reached = fitted or efficiencies()
-    share, memory = reached.kinds[work.kind], work.bytes / (reached.bandwidth * gpu.bandwidth)
+    kind, rate = kind_and_rate(work, gpu)
+    share, memory = reached.kinds[kind], work.bytes / (reached.bandwidth * gpu.bandwidth)
     if not work.flops:
         return memory / share + reached.kernel
-    rate = work.rate if getattr(gpu, work.rate) else "float32"
-    compute = work.flops / (reached.of_rate(gpu.capability, rate) * getattr(gpu, rate))
-    return max(compute, memory) / share + reached.kernel
+    if work.scores:
+        return max(attention_seconds(work, gpu, getattr(gpu, rate)), memory) / share + reached.kernel
+    of_rate = 1.0 if kind in WITHOUT_TENSOR_CORES else reached.of_rate(gpu.capability, rate)
+    compute = work.flops / (of_rate * getattr(gpu, rate))
+    if kind == GROUPED:
+        return compute + memory / share + reached.kernel
+    hidden = (1 - reached.serial) * min(compute, memory)
+    return (compute + memory - hidden) / share + reached.kernel
 
 
-def launch_seconds(phase: Phase) -> float:
-    """Return the seconds that the training thread takes to issue an operation."""
-    return efficiencies().launch[phase]
+def kind_and_rate(work: Work, gpu: Gpu) -> tuple[str, str]:
+    """Return the kind and the rate of an operation on a GPU: without a fast path it runs as float32 does."""
+    if not work.flops or getattr(gpu, work.rate):
+        return work.kind, work.rate
+    return "convolution" if work.kind.startswith("convolution, ") else work.kind, "float32"
+
+
+def attention_seconds(work: Work, gpu: Gpu, rate: float) -> float:
+    """Return the seconds in which a flash attention computes. rate: FLOP/s of the data sheet."""
+    share = next(value for least, value in reversed(ATTENTION_SHARES.items()) if gpu.capability >= least)
+    # Sixteen units for exponentials alongside 128 of float32, 64 before GeForce's Ampere.
+    units = gpu.float32 / (16 if gpu.capability >= (8, 6) else 8)
+    computing = work.flops / (share * rate) + work.scores / (EXPONENTIALS * units)
+    return computing * (1 + STARTS / max(work.keys, 1))
+
+
+def launch_seconds(phase: Phase, kind: str, gpu: Gpu) -> float:
+    """Return the seconds that the training thread takes to issue an operation of a kind."""
+    return efficiencies().launch_seconds(phase, kind, gpu.capability)
 
 
 def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Work:
@@ -123,22 +163,33 @@ def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resul
     rate = _rate(operation, [*inputs, *outputs])
     if operation in CONVOLUTIONS:
         kind = _kind_of_convolution(operation, args, rate)
+        if kind in WITHOUT_TENSOR_CORES and rate != "float64":
+            rate = "float32"
     else:
         kind = KIND_OF.get(operation, "product" if flops else "pointwise")
-    return Work(flops, _bytes(operation, inputs, outputs), rate, kind)
+    scores = _scores(operation, args, flops) if kind == "attention" else (0, 0)
+    return Work(flops, _bytes(operation, inputs, outputs), rate, kind, *scores)
+
+
+def _scores(operation: Any, args: tuple[Any, ...], flops: int) -> tuple[int, int]:
+    """Return how many scores an attention's products have, in all and for a query, without those it skips."""
+    backward = operation in ATTENTION_BACKWARD
+    query, _key, value = args[1:4] if backward else args[:3]
+    # Two products forward, one of them of queries; backward five, three of them of queries.
+    widths = 3 * query.shape[-1] + 2 * value.shape[-1] if backward else query.shape[-1] + value.shape[-1]
+    scores = flops // (2 * widths)
+    return scores, scores // query[..., 0].numel()
 
 
 def _kind_of_convolution(operation: Any, args: tuple[Any, ...], rate: str) -> str:
-    """Return the kind: by groups, by dtype, and by layout, since halves want channels last."""
-    simple, first, last, grouped = CONVOLUTION_KINDS
+    """Return the kind: by groups, and by layout on tensor cores, which want channels last."""
     # By aten's schemas: input 0 and groups 8; with the output's gradient first, 1 and 9.
     x, groups = (args[1], args[9]) if operation is aten.convolution_backward else (args[0], args[8])
-    if groups > 1:
-        return grouped
-    if rate in ("float32", "tf32"):
-        return simple
     # With one channel its stride says nothing.
-    return last if x.shape[1] > 1 and x.stride(1) == 1 else first
+    layout = "channels last" if x.shape[1] > 1 and x.stride(1) == 1 else "channels first"
+    if groups > 1:
+        return f"{DEPTHWISE if groups == x.shape[1] else 'grouped convolution'}, {layout}"
+    return f"convolution, {layout}" if rate not in ("float32", "float64") else "convolution"
 
 
 def distinct_bytes(tensor: torch.Tensor) -> int:

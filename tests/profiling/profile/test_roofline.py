@@ -14,6 +14,7 @@ from memplan.profiling.profile.roofline import (
     KINDS,
     Work,
     distinct_bytes,
+    kind_and_rate,
     seconds,
     work_of,
 )
@@ -23,10 +24,13 @@ from torch.utils.flop_counter import FlopCounterMode
 aten = torch.ops.aten
 ROUND = Efficiencies(
     {(7, 0): dict.fromkeys(["float32", "float64", "float16"], 0.5), (8, 0): {"bfloat16": 0.6}},
-    {"product": 0.9, "pointwise": 1.0},
+    {"product": 0.9, "pointwise": 1.0, "attention": 1.0},
     bandwidth=0.8,
     kernel=2e-6,
-    launch={},
+    launch={Phase.FORWARD: 1e-5, Phase.UPDATE: 5e-6},
+    serial=0.5,
+    library=9e-5,
+    host=2.0,
 )
 sizes = st.integers(1, 300)
 gpus = st.sampled_from(all_gpus())
@@ -53,7 +57,8 @@ def test_a_matrix_product_is_the_closed_form(m, k, n, gpu):
     assert work == Work(2 * m * k * n, 4 * (m * k + k * n + m * n), "float32", "product")
     compute = 2 * m * k * n / (0.5 * gpu.float32)
     memory = 4 * (m * k + k * n + m * n) / (0.8 * gpu.bandwidth)
-    assert seconds(work, gpu, ROUND) == pytest.approx(max(compute, memory) / 0.9 + 2e-6)
+    longer, shorter = max(compute, memory), min(compute, memory)
+    assert seconds(work, gpu, ROUND) == pytest.approx((longer + shorter / 2) / 0.9 + 2e-6)
 
 
 @given(sizes, sizes, gpus, st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
@@ -67,9 +72,77 @@ def test_an_addition_is_bound_by_its_bytes(m, n, gpu, dtype):
 def test_a_large_product_of_halves_runs_at_the_tensor_cores_rate():
     x = torch.empty(1024, 1024, dtype=torch.bfloat16)
     work = call(aten.mm.default, x, x.clone())
-    flops = 2 * 1024**3
-    assert seconds(work, find_gpu("A100"), ROUND) == pytest.approx(flops / (0.6 * 0.9 * 312e12) + 2e-6)
-    assert seconds(work, find_gpu("V100"), ROUND) == pytest.approx(flops / (0.5 * 0.9 * 15.7e12) + 2e-6)
+    for name, share, rate in (("A100", 0.6, 312e12), ("V100", 0.5, 15.7e12)):
+        compute, memory = 2 * 1024**3 / (share * rate), work.bytes / (0.8 * find_gpu(name).bandwidth)
+        assert seconds(work, find_gpu(name), ROUND) == pytest.approx((compute + memory / 2) / 0.9 + 2e-6)
+
+
+def test_narrow_products_reach_less_of_the_rate():
+    gpu, rates = find_gpu("A100"), []
+    for width in (512, 1024, 4096):
+        x, y = (torch.empty(n, width, dtype=torch.bfloat16, device="meta") for n in (16384, width))
+        work = call(aten.mm.default, x, y)
+        rates.append(work.flops / seconds(work, gpu))
+    assert 80e12 < rates[0] < rates[1] < rates[2] < 250e12
+
+
+FLASH = aten._scaled_dot_product_flash_attention_for_cpu
+LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "width", "causal", "published"),
+    [
+        ("A100", 64, True, [88, 119, 140, 156, 165, 171]),
+        ("A100", 128, True, [99, 133, 155, 173, 182, 189]),
+        ("H100", 64, False, [282, 355, 395, 414, 426, 427]),
+        ("H100", 128, False, [344, 445, 500, 526, 539, 537]),
+    ],
+)
+def test_attention_takes_what_its_authors_measured(gpu, width, causal, published):
+    """10^12 FLOP/s of forward and backward by length: FlashAttention-2, figure 4; cuDNN in FlashAttention-3's
+    figures 5 and 6, of which the times are added."""
+    found = []
+    for length in LENGTHS:
+        q = torch.empty(16384 // length, 2048 // width, length, width, dtype=torch.bfloat16, device="meta")
+        forward = work_of(FLASH.default, (q, q, q, 0.0, causal), {}, (q, q[..., 0]))
+        arguments = (q, q, q, q, q, q[..., 0], 0.0, causal)
+        backward = work_of(
+            aten._scaled_dot_product_flash_attention_for_cpu_backward.default, arguments, {}, (q,) * 3
+        )
+        assert forward.keys == backward.keys == (length // 2 if causal else length)
+        assert forward.scores == backward.scores == forward.keys * 16384 * 2048 // width
+        both = [seconds(work, find_gpu(gpu)) for work in (forward, backward)]
+        found.append((forward.flops + backward.flops) / sum(both) / 1e12)
+    assert found == pytest.approx(published, rel=0.2)
+
+
+def test_the_thread_takes_longer_for_libraries_and_on_earlier_hosts():
+    assert ROUND.launch_seconds(Phase.FORWARD, "pointwise", (9, 0)) == pytest.approx(1e-5)
+    assert ROUND.launch_seconds(Phase.FORWARD, "product", (9, 0)) == pytest.approx(1e-4)
+    assert ROUND.launch_seconds(Phase.FORWARD, "product", (8, 0)) == pytest.approx(2e-4)
+    assert ROUND.launch_seconds(Phase.UPDATE, "product", (9, 0)) == pytest.approx(5e-6)
+
+
+@pytest.mark.parametrize(
+    ("groups", "dtype", "last", "kind", "rate"),
+    [
+        (1, torch.float16, False, "convolution, channels first", "float16"),
+        (1, torch.float16, True, "convolution, channels last", "float16"),
+        (1, torch.float32, False, "convolution, channels first", "tf32"),
+        (2, torch.float16, False, "grouped convolution, channels first", "float16"),
+        (2, torch.float16, True, "grouped convolution, channels last", "float32"),
+        (8, torch.float16, False, "depthwise convolution, channels first", "float32"),
+    ],
+)
+def test_kinds_of_convolutions(groups, dtype, last, kind, rate):
+    x = torch.empty(2, 8, 9, 9, dtype=dtype)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    weight = torch.empty(16, 8 // groups, 3, 3, dtype=dtype)
+    work = call(aten.convolution.default, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+    assert (work.kind, work.rate) == (kind, rate)
+    on_old = kind_and_rate(work, find_gpu("V100"))
+    assert on_old == (("convolution", "float32") if rate == "tf32" else (kind, rate))
 
 
 def test_a_capability_without_rows_has_the_shares_of_the_nearest():
@@ -78,7 +151,7 @@ def test_a_capability_without_rows_has_the_shares_of_the_nearest():
         {
             "compute": {"7.5 float16": 0.5, "8.0 float16": 0.7, "9.0 float16": 0.4, "8.0 tf32": 0.1},
             "kinds": {},
-            "seconds": {"bandwidth": 1, "kernel": 0},
+            "seconds": {"bandwidth": 1, "kernel": 0, "serial": 0, "library": 0, "host": 1},
             "launch": {},
         }
     )
@@ -92,6 +165,8 @@ def test_the_fitted_values_are_shares_and_short_times():
     assert all(0.1 < share < 1.3 for share in [*shares, *fitted.kinds.values(), fitted.bandwidth])
     assert 1e-6 < fitted.kernel < 2e-5
     assert all(1e-6 < launch < 1e-4 for launch in fitted.launch.values())
+    assert 1e-5 < fitted.library < 2e-4
+    assert 0 <= fitted.serial <= 1 <= fitted.host < 2
     assert fitted.kinds.keys() == {*KINDS, *CONVOLUTION_KINDS, "pointwise"}
     assert fitted.launch.keys() == {*Phase}
 
@@ -117,7 +192,7 @@ def test_convolutions_by_counting_products(groups, transposed):
         backward = (y, x.detach(), weight, [0], *args[3:], wanted)
         work = call(aten.convolution_backward.default, *backward)
         assert work.flops == sum(wanted) * 2 * met
-        assert work.rate == "tf32"
+        assert work.rate == ("float32" if groups == 8 else "tf32")
 
 
 def test_attention_counts_as_its_matrix_products():

@@ -35,7 +35,7 @@ from memplan.profiling.profile.roofline import (
 from memplan.profiling.profile.roofline import Work as Operation
 from published import load_rows
 from published_table import half
-from published_work import Work, iteration_seconds, load_work, loop_launches
+from published_work import Work, iteration_seconds, load_work, update_launches
 
 KNEE = 0.3
 """A row that is wrong by more than this, in logarithms, counts linearly."""
@@ -191,8 +191,8 @@ class _Row:
             count = runs / row["accumulation"] if phase == "UPDATE" else runs
             launch = at["launch", phase.lower()]
             if kind.endswith("update"):
-                ((phase, _kind, launches),) = loop_launches(row)
-                launch = at["launch", phase.name.lower()]
+                like, _kind, launches = update_launches(row)
+                launch = at["launch", like.name.lower()]
                 fused = kind == "fused update"
                 taken = update_seconds(size, gpu, preset.machine.updates, fused=fused) - kernel
                 self.update += count * taken

@@ -79,12 +79,12 @@ def iteration_seconds(row: dict[str, Any], work: Work, fitted: Any = None) -> fl
             device += count * update_seconds(size, gpu, updates, fused=kind == "fused update")
         else:
             device += count * seconds(Demanded(flops, size, rate, kind, scores, keys), gpu, reached)
-        launched = loop_launches(row) if kind.endswith("update") else [(Phase[phase], kind, 1)]
-        thread += count * sum(n * reached.launch_seconds(*one, gpu.capability) for *one, n in launched)
+        like, name, launches = (Phase[phase], kind, 1) if phase != "UPDATE" else update_launches(row)
+        thread += count * launches * reached.launch_seconds(like, name, gpu.capability)
     return max(device, thread)
 
 
-def loop_launches(row: dict[str, Any]) -> list[tuple[Any, str, int]]:
+def update_launches(row: dict[str, Any]) -> tuple[Any, str, int]:
     """Return the phase, kind and number of launches of one weight's update.
 
     memplan's are those of foreach, a share of a few for all weights. A loop over weights launches each of
@@ -93,4 +93,4 @@ def loop_launches(row: dict[str, Any]) -> list[tuple[Any, str, int]]:
     from memplan.graphs.graph import Phase
 
     looped = row.get("optimizer", {}).get("kind") == "forloop"
-    return [(Phase.FORWARD, "pointwise", 8)] if looped else [(Phase.UPDATE, "update", 1)]
+    return (Phase.FORWARD, "pointwise", 8) if looped else (Phase.UPDATE, "update", 1)

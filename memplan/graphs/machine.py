@@ -15,7 +15,7 @@ A copy on the peers is spread over all ranks, so each device holds one share of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -374,3 +374,10 @@ class Machine:
         """Return the bytes of copies on the host that a schedule can have cross the links to and from the
         device."""
         return min((size for size in (self.host_capacity, self.pinned) if size is not None), default=None)
+
+
+def with_capacities(machine: Machine, bytes_of: Mapping[Memory, int]) -> Machine:
+    """Return the machine with at most so many bytes in these memories, the host's and the disk's."""
+    names = {Memory.HOST: "host_capacity", Memory.DISK: "disk_capacity"}
+    known = ((names[memory], size, getattr(machine, names[memory])) for memory, size in bytes_of.items())
+    return replace(machine, **{name: size if now is None else min(size, now) for name, size, now in known})

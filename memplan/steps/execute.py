@@ -183,7 +183,6 @@ class PlannedStep:
             shards=shards,
             ends_jobs=undo,
         )
-        _check_host(terms, kept, self.cycle.host.needed, early=self.early)
         self.source, self._run = self.cycle.sources[0], self.cycle.run_iteration
         moved = self._owners.of(self.cycle.moved)
         if shards is None:
@@ -486,6 +485,15 @@ class PlannedStep:
         Returns None if its allocator does not count.
         """
         return self._watch.peak
+
+    @property
+    def device_room(self) -> int | None:
+        """Return the bytes of the device that the step can have now, with those that its tensors have.
+
+        None if the device does not say.
+        """
+        free, own = self.device.free_bytes(), self._watch.own_bytes
+        return None if free is None or own is None else max(0, free + own)
 
     @property
     def host_bytes(self) -> int:

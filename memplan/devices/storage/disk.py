@@ -31,10 +31,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...graphs.errors import InputError, MemplanError
+from ...graphs.machine import Memory
 from ...planner.addresses.pinned import PAGE
 from .checksum import checksum
 from .extents import Extents
 from .host_buffers import Count
+from .shortage import ShortageError
 
 Bytes = NDArray[np.uint8]
 
@@ -61,7 +63,7 @@ class Disk:
         needed: bytes.
         folder: where the file is, by default the system's for temporary files.
 
-        Raises InputError if it can't be made or has no room for `needed` bytes.
+        Raises InputError if it can't be made, ShortageError if it has no room for `needed` bytes.
         """
         self.count = Count()
         where = folder or "the folder for temporary files"
@@ -77,7 +79,8 @@ class Disk:
         try:
             free = shutil.disk_usage(self.where).free
             if free < needed:
-                raise InputError(f"{where}: the schedule needs {needed:,} bytes of disk, {free:,} are free")
+                line = f"{where}: the schedule needs {needed:,} bytes of disk, {free:,} are free"
+                raise ShortageError.of(Memory.DISK, line, free)
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
             self._reserve(needed)
             self.direct = self._go_direct()
@@ -88,13 +91,14 @@ class Disk:
         return File(self, size)
 
     def take(self, size: int, counted: int) -> int:
-        """Take an extent and return its offset. Raises MemplanError if there is no room."""
+        """Take an extent and return its offset. Raises ShortageError if there is no room."""
         offset = self._extents.take(size)
         try:
             self._reserve(offset + size)
         except OSError as error:
             self._extents.give_back(offset, size)
-            raise MemplanError(f"{self.where}: can't offload to it: {error.strerror}") from error
+            line = f"{self.where}: can't offload to it: {error.strerror}"
+            raise ShortageError.of(Memory.DISK, line) from error
         self.count.take(counted)
         return offset
 
@@ -242,12 +246,17 @@ class File:
         try:
             self._sums = self._disk.write(source.numpy(), offset)
         except OSError as error:
-            raise MemplanError(f"{self._disk.where}: can't write: {error.strerror}") from error
+            # Whatever the disk's reason, a plan that writes less there may do.
+            line = f"{self._disk.where}: can't write: {error.strerror}"
+            raise ShortageError.of(Memory.DISK, line) from error
 
     def read(self, target: Tensor) -> None:
+        sums, data = self._good(), target[: self._written].numpy()
         try:
-            sums = self._good()
-            self._disk.read(target[: self._written].numpy(), self._place(), sums)
+            try:
+                self._disk.read(data, self._place(), sums)
+            except OSError:  # some come of a bus or a network that is back at once; nobody has the data yet
+                self._disk.read(data, self._place(), sums)
         except OSError as error:
             raise MemplanError(f"{self._disk.where}: can't read: {error.strerror}") from error
 

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...graphs.errors import InputError
+from ...graphs.machine import Memory
 from ...planner.addresses.pinned import PAGE
 from ..device.host_capacity import available_bytes
 from .arena import Arena
+from .shortage import ShortageError
 
 _ALIGNMENT = 64
 """Bytes, that of PyTorch's own CPU memory: some kernels round otherwise elsewhere."""
@@ -48,7 +49,7 @@ class Host:
     """Host memory of a step.
 
     needed: bytes.
-    left: bytes of `needed` that are about to be freed.
+    left: bytes of `needed` that are about to be freed; less those that something else is about to take.
     arena: for blocks with an address.
 
     A block may be dropped while copies of it are queued: pinned memory stays in the arena, where the schedule
@@ -56,14 +57,14 @@ class Host:
     """
 
     def __init__(self, needed: int = 0, left: int = 0, arena: Arena | None = None) -> None:
-        """Check the machine's memory. Raises InputError if it has not that much."""
+        """Check the machine's memory. Raises ShortageError if it has not that much."""
         self.count = Count()
         self.needed, self.arena = needed, arena
         free = available_bytes()
         if free is not None and needed > free + left:
-            raise InputError(
-                f"the schedule needs {needed:,} bytes of host memory, {free:,} are available here"
-            )
+            there = max(0, free + min(left, 0))
+            line = f"the schedule needs {needed:,} bytes of host memory, {there:,} are available here"
+            raise ShortageError.of(Memory.HOST, line, max(0, free + left))
 
     def block(self, size: int, offset: int | None = None, room: int = 0) -> HostBuffer:
         """Create a block.
@@ -80,11 +81,15 @@ class Host:
         return offset if fits else None
 
     def memory(self, size: int, offset: int | None) -> tuple[Tensor, Arena | None]:
-        """Allocate memory and return it with the arena that it is in, if any."""
+        """Allocate memory and return it with the arena that it is in, if any. Raises ShortageError."""
         if self.arena is not None and offset is not None:
             return self.arena.bytes(offset, size), self.arena
         alignment = PAGE if size >= _LARGE else _ALIGNMENT
-        taken = np.empty(size + alignment, np.uint8)
+        try:
+            taken = np.empty(size + alignment, np.uint8)
+        except MemoryError as error:
+            line = f"the host has no memory for another {size:,} bytes of the schedule"
+            raise ShortageError.of(Memory.HOST, line) from error
         # NumPy promises 16 bytes: more is taken, and used from the next multiple on.
         start = -taken.ctypes.data % alignment
         return torch.from_numpy(taken[start : start + size]), None

@@ -14,10 +14,13 @@ from ...devices.device.device import Device
 from ...devices.measuring.synthetic_inputs import substitute
 from ...devices.storage.copies import raw, value
 from ...devices.storage.host_buffers import Host, HostBuffer
+from ...devices.storage.shortage import ShortageError
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Mode
+from ...graphs.machine import Memory
 from ...program.program import Call, Operation, Program, values_read
 from ...torch_support.below_autograd import as_traced
+from ...torch_support.out_of_memory import is_out_of_memory
 from ...updates.early import settings_on_host
 
 _CPU = torch.device("cpu")
@@ -87,6 +90,12 @@ class CpuOperation:
         try:
             with as_traced(_CPU):
                 made = self._call(settings_on_host(settings), *inputs)
+        except Exception as error:
+            # OutOfMemoryError is of a GPU.
+            if isinstance(error, torch.OutOfMemoryError) or not is_out_of_memory(error):
+                raise
+            line = f"the host has no memory for an update there: {error}"
+            raise ShortageError.of(Memory.HOST, line) from error
         finally:
             host.count.give_back(self._workspace)
         for out, tensor in zip(self._outputs, made if self._several else (made,), strict=False):

@@ -38,6 +38,7 @@ class Watch:
         """
         self._device, self._cycle = device, cycle
         self._left = 0
+        self._resident: int | None = None
         self.peak: int | None = None
         if terms is not None and isinstance(device, StreamDevice):
             graph, budget, machine, *_ = terms
@@ -60,7 +61,7 @@ class Watch:
         self._left -= 1
         if self._cycle is not None:
             self._cycle.end_jobs()
-        others = device.requested_bytes() - self._resident - self._moved_bytes()
+        others = device.requested_bytes() - (self.own_bytes or 0)
         if device.requested_peak_bytes() > others + self._planned:
             device.reset_peak()
         yield
@@ -70,6 +71,14 @@ class Watch:
             self._left = 0
             over = f"{peak:,} bytes on the device, {peak - self._planned:,} more than planned"
             warnings.warn(f"an internal error: a planned iteration took {over}", stacklevel=2)
+
+    @property
+    def own_bytes(self) -> int | None:
+        """Return the bytes on the device now of the tensors that the schedule has between iterations.
+
+        None if nobody counts.
+        """
+        return None if self._resident is None else self._resident + self._moved_bytes()
 
     def _moved_bytes(self) -> int:
         """Return the bytes of what the schedule moves that are on the device now."""

@@ -24,6 +24,7 @@ import torch
 from ...devices.device.threads import update_threads, use_threads
 from ...graphs.undisturbed import start_thread
 from ...planner.simulator.clock import Queue
+from ...torch_support.unsupported import warn_user
 
 Work = Callable[..., None]
 
@@ -101,7 +102,11 @@ class Job:
 
 
 class JobQueue:
-    """One thread, started with its first job."""
+    """One thread, started with its first job. If the system has no further one, the thread that gives a job
+    does it.
+
+    Results are the same: a job waits only for jobs given earlier, which are done, or which other threads do.
+    """
 
     def __init__(self, name: str, threads: int | None = None) -> None:
         """Create the queue; its thread starts with the first job.
@@ -112,21 +117,36 @@ class JobQueue:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._drained, self._dropping = True, False
+        self._has_thread = True
 
     def add(
         self, work: Work, arguments: tuple[Any, ...], after: Iterable[Ticket], gone: tuple[Any, ...]
     ) -> Ticket:
         job = self.job(work, arguments)
         job.after, job.gone = tuple(after), gone
-        if self._thread is None:
-            begun = Event()
-            # Only now the queue has it: no job may wait for a thread that could not start.
-            self._thread = start_thread(self._run, begun, name=f"memplan {self.name}")
-            begun.wait()  # no other thread may begin meanwhile: it might take this one's number of threads
-            _started.add(self)
+        if self._thread is None and self._has_thread:
+            self._start()
+        if not self._has_thread:
+            job.run()
+            return job.ticket
         self._drained = False
         self._jobs.put(job)
         return job.ticket
+
+    def _start(self) -> None:
+        begun = Event()
+        try:
+            # Only now the queue has it: no job may wait for a thread that could not start.
+            self._thread = start_thread(self._run, begun, name=f"memplan {self.name}")
+        except RuntimeError as error:
+            self._has_thread = False
+            warn_user(
+                f"{self.name} copies or updates have no thread of their own ({error}): they are made between "
+                "computations, slower than planned: allow more threads (ulimit -u, docker run --pids-limit)"
+            )
+            return
+        begun.wait()  # no other thread may begin meanwhile: it might take this one's number of threads
+        _started.add(self)
 
     def job(self, work: Work, arguments: tuple[Any, ...]) -> Job:
         return Job(Ticket(), work, arguments)

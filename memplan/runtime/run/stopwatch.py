@@ -4,6 +4,9 @@
     wait(ticket)    what the compute queue waits in between
     timed(…)        around the job of another queue, from when it has waited to when its work has ended
 
+Streams have the device's stamps; what threads of the host do, updates and copies of files, has the host's: a
+stamp of theirs would stand in the computing stream, after all that is queued there.
+
 So an operation is timed within the iteration: with the copies that run concurrently, the memory that it
 finds, the Python around it. On the CPU a stamp is a read of the clock; on a device with streams an event, and
 nobody waits.
@@ -15,12 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from ...devices.device.device import Device, Stamp
+from ...devices.device.device import Device, Now, Stamp
 from ...devices.storage.host_buffers import HostBuffer
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
 from ..codegen.copies import JOBS
+
+_BY_STREAMS = (Queue.D2H, Queue.H2D)
 
 Way = tuple[int, int]
 """An operation and its execution variant."""
@@ -82,6 +87,7 @@ class Stopwatch:
             elif verb != Verb.DELETE:
                 self._steps[Queue(transfer_queue(verb, where))].append(step)
         self._laps: list[tuple[list[Stamp], list[tuple[int, Stamp, Stamp]]]] = []
+        self._origin: Stamp = Now()
         self._jobs: list[tuple[Way | Queue, int, Stamp, Stamp]] = []
 
     def lap(self) -> None:
@@ -89,6 +95,8 @@ class Stopwatch:
         self._laps.append(([], []))
 
     def mark(self) -> None:
+        if not self._laps[-1][0]:
+            self._origin = Now()
         self._laps[-1][0].append(self._stamp())
 
     def around(self, tools: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +149,9 @@ class Stopwatch:
         for queue, of in jobs.items():
             steps = self._steps[queue]
             for step, (begun, ended) in zip(steps, of[-len(steps) :], strict=True):
-                start = marks[0].elapsed_time(begun) / 1000
+                # The host's stamps are not comparable with those of a stream.
+                first = marks[0] if queue in _BY_STREAMS else self._origin
+                start = first.elapsed_time(begun) / 1000
                 yield Span(queue, step, start, start + begun.elapsed_time(ended) / 1000)
 
     def _waiting(self, wait: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -154,19 +164,21 @@ class Stopwatch:
         return waiting
 
     def _copying(self, queue: Queue, copy: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        stamp = self._stamp if queue in _BY_STREAMS else Now
+
         def copying(source: Any, target: Any) -> None:
-            begun = self._stamp()
+            begun = stamp()
             copy(source, target)
             size = max(end.size for end in (source, target) if isinstance(end, HostBuffer))
-            self._jobs.append((queue, size, begun, self._stamp()))
+            self._jobs.append((queue, size, begun, stamp()))
 
         return copying
 
     def _timed(self, way: Way, call: Callable[..., None]) -> Callable[..., None]:
         def timed(*arguments: Any) -> None:
-            begun = self._stamp()
+            begun = Now()
             call(*arguments)
-            self._jobs.append((way, 0, begun, self._stamp()))
+            self._jobs.append((way, 0, begun, Now()))
 
         return timed
 

@@ -94,8 +94,8 @@ class Adapter:
         if case.solving is not None:
             return self._solved(step, case, iteration) if case.solving.ended.is_set() else step
         case.seen += 1
-        if case.seen >= SETTLED and self._on and self._book.plan(step).improvable:
-            case.solving = self._background(self._book.plan(step))
+        if case.seen >= SETTLED and self._planner.improves and self._book.plan(step).improvable:
+            case.solving = self._background(step, self._book.plan(step))
         elif case.seen > case.wait and (drift := self._book.drift(step)) is not None:
             self._drifted(step, case, *drift)
         return step
@@ -117,7 +117,7 @@ class Adapter:
         machine = self._planner.machine_of(plan)
         uneven = unevenness(plan.graph, machine, times)
         plan = plan._replace(graph=remeasured(plan.graph, machine, times))
-        now = self._planner.machine_of(plan)
+        now = self._planner.solving_machine(plan)
         figures = self._book.replanned(step, plan, now, case.taken)
         self._planner.keep(step, plan)
         self._planner.links = None if now is None or now.unpinned else now.links
@@ -128,18 +128,23 @@ class Adapter:
             moved = None
             said.append(f"transfers stay, {type(error).__name__}: {error}")
         if uneven > DRIFT and figures.time > (1 + WORTH) * time_bound(plan.graph):
-            case.solving = self._background(plan)
-            said.append("replanned in the background")
+            case.solving = self._background(step, plan)
+            said += ["replanned in the background"] if case.solving is not None else []
         if moved is None:
             self._book.note(step, "; ".join(["timed anew", *said]))
             return step
         return self._switched(step, case, iteration, moved, "; ".join([*said, "transfers moved"]))
 
-    def _background(self, plan: Plan) -> Background:
-        """Solve a plan's graph in the background."""
+    def _background(self, step: PlannedStep, plan: Plan) -> Background | None:
+        """Solve a plan's graph in the background; None if the system has no thread for that."""
         options = self._planner.options
         problem = Problem(plan.graph, plan.budget, self._planner.solving_machine(plan), options.allow)
-        return Background(options.solver, problem, options.time_limit or SECONDS, options.settings)
+        try:
+            return Background(options.solver, problem, options.time_limit or SECONDS, options.settings)
+        except RuntimeError as error:  # it costs the search, not the training
+            self._planner.improves = False
+            self._book.note(step, f"no search in the background: {error}")
+            return None
 
     def _solved(self, step: PlannedStep, case: _Case, iteration: Iteration) -> PlannedStep:
         solving, case.solving = case.solving, None
@@ -149,7 +154,7 @@ class Adapter:
         plan = self._book.solved(step)
         if solving.fault is None:
             self._planner.keep(step, plan)
-        now = self._planner.machine_of(plan)
+        now = self._planner.solving_machine(plan)
         before = self._book.figures(step).time
         faster = None if solving.schedule is None else _faster(plan, now, solving.schedule, before)
         if faster is None:

@@ -17,7 +17,7 @@ import numpy as np
 from ...devices.device.choice import device_of
 from ...graphs.errors import InputError
 from ...graphs.graph import Graph, Phase
-from ...graphs.machine import Links, Machine
+from ...graphs.machine import Links, Machine, Memory, with_capacities
 from ...model.iteration import Iteration
 from ...planner.baseline import baseline, baseline_schedule
 from ...planner.device_memory import DeviceMemory
@@ -82,6 +82,7 @@ class BudgetedPlanner:
     limit: bytes of plans made before more was found to be outside of them; None if none was.
     calls: number of iterations that may be between their halves at once, and share the budget.
     links: the machine's links by the times of iterations, for later plans.
+    capacities: bytes of the memories that had less room than the machine says, for later plans.
     improves: whether plans are improved while they train (adapt.py), so that a first one may be found fast.
     """
 
@@ -89,6 +90,7 @@ class BudgetedPlanner:
     book: TrainingLog
     front_end: FrontEnd = field(default_factory=FrontEnd)
     links: Links | None = None
+    capacities: dict[Memory, int] = field(default_factory=dict[Memory, int])
     bytes: int | None = None
     outside: LoopMemory = field(default_factory=LoopMemory)
     library_bytes: int = 0
@@ -127,12 +129,30 @@ class BudgetedPlanner:
 
     def solving_machine(self, plan: Plan) -> Machine | None:
         """Return a plan's machine with the host memory that the journal of its iterations leaves."""
-        machine, program = self.machine_of(plan), plan.program
-        complete = self.options.rollback_on_error or updates_early(program)
-        if machine is None or machine.host_capacity is None or not complete:
+        machine = self.machine_of(plan)
+        kept = self.kept_bytes(plan)
+        if machine is None or machine.host_capacity is None or not kept:
             return machine
-        kept = sum(program.storages[x].bytes for x in changed_residents(program))
         return replace(machine, host_capacity=max(0, machine.host_capacity - kept))
+
+    def kept_bytes(self, plan: Plan) -> int:
+        """Return the bytes of host memory that the journal takes if iterations can be undone, else 0."""
+        if not (self.options.rollback_on_error or updates_early(plan.program)):
+            return 0
+        return sum(plan.program.storages[x].bytes for x in changed_residents(plan.program))
+
+    def on_less(self, plan: Plan, memory: Memory, size: int) -> Plan:
+        """Return the plan on its machine with so many bytes there for schedules, as all later ones have."""
+        machine = self.machine_of(plan)
+        assert machine is not None
+        if memory == Memory.HOST:
+            size += self.kept_bytes(plan)
+        self.capacities[memory] = size
+        return plan._replace(graph=replace(plan.graph, machine=with_capacities(machine, {memory: size})))
+
+    def solved(self, plan: Plan, iteration: Iteration) -> Plan:
+        """Solve the plan's graph on its machine within its budget. Raises InfeasibleError."""
+        return self._solved(plan, iteration, plan.budget)
 
     def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
         """Measure the program and solve its graph. Raises MemplanError.
@@ -294,9 +314,11 @@ class BudgetedPlanner:
         return max(together + self.outside.bytes, self.outside.needed(program))
 
     def _unsolved(self, program: Program, graph: Graph, budget: int) -> Plan:
-        """Return the baseline as a plan, on links with the rates that iterations have measured."""
-        if self.options.machine is not None and self.links is not None:
-            graph = replace(graph, machine=replace(self.options.machine, links=self.links))
+        """Return the baseline as a plan, on the machine as iterations have found it."""
+        machine = self.options.machine
+        if machine is not None and (self.links is not None or self.capacities):
+            machine = replace(machine, links=self.links or machine.links)
+            graph = replace(graph, machine=with_capacities(machine, self.capacities))
         return Plan(program, graph, baseline_schedule(graph), budget)
 
     def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:

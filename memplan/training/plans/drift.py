@@ -46,7 +46,8 @@ def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
     operations = replace(graph.operations, time=np.array(seconds), modes=modes)
     if machine is not None:
         links = [_as_copied(link_of(machine.hierarchy, queue), times.copied.get(queue)) for queue in _LINKS]
-        machine = replace(machine, links=Links(*links))
+        # The network between ranks is timed with its collectives' operations, not as a link.
+        machine = replace(machine, links=Links(*links, peers=machine.links.peers))
     return replace(graph, operations=operations, machine=machine)
 
 

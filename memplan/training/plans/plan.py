@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...devices.measuring.live_bytes import check_profiler
+from ...graphs.machine import Memory
 from ...graphs.undisturbed import deep_calls
 from ...graphs.units import duration, format_bytes
 from ...guards.signature import grounds
@@ -33,6 +34,7 @@ from ...updates.averages import averaged
 from ...updates.parts import Part, adding, updating
 from .budgeted import BudgetedPlanner
 from .derived import transferred
+from .less_room import fitting_step
 from .old_gradients import ON_HOST, machine_for
 from .plan_cache import Plan, find, keep, vouch, vouched
 from .verification import Verification
@@ -134,7 +136,11 @@ class Planner(BudgetedPlanner):
                     kept = kept._replace(asked=(*kept.asked, ON_HOST))
             self.bytes = self.bytes or plan.budget
             self.front_end.place(iteration, plan, self.machine_of(plan))
-            step = ranks.together(partial(self._step, iteration, plan))
+            step, made = ranks.together(
+                partial(fitting_step, self, iteration, plan, partial(self._step, iteration))
+            )
+            if made is not plan:  # it is for the room of the moment: a later start may have more
+                plan, kept = made, _Kept(())
             vouching = self._compare(iteration, step, plan, kept, like, first=size is None)
         self._settled[step] = "" if plan.compiled is not None else structure(plan.program)
         self._asked[step] = kept.asked
@@ -142,7 +148,7 @@ class Planner(BudgetedPlanner):
             self.keep(step, plan)
         if vouching is not None:
             vouching()
-        self.book.opened(step, plan, self.machine_of(plan), self)
+        self.book.opened(step, plan, self.solving_machine(plan), self)
         if line := regions_line(plan.graph.source):
             self.book.note(step, line)
         if step.early:
@@ -322,14 +328,24 @@ class Planner(BudgetedPlanner):
                 known[made] = known[step]  # pyright: ignore[reportArgumentType]
         return made
 
-    def smaller(self, iteration: Iteration, step: PlannedStep, budget: int) -> PlannedStep:
+    def smaller(
+        self,
+        iteration: Iteration,
+        step: PlannedStep,
+        budget: int,
+        capacity: tuple[Memory, int] | None = None,
+    ) -> PlannedStep:
         """Return a step for the same iteration with this budget in bytes; the old step is given up.
+
+        capacity: a memory below the device and the bytes that plans can have there from now on.
 
         If the iteration trains, plans for other shapes get the same budget from now on. Raises
         InfeasibleError, whose bytes include those outside of plans.
         """
         before = self.book.plan(step)
         folder, asked = self.options.cache, self._asked[step] and (budget, *self._asked[step][1:])
+        if capacity is not None:
+            before, asked = self.on_less(before, *capacity), ()
         found = None
         if folder is not None and asked:
             found = find(folder, before.traced, self.options.machine, asked)
@@ -346,13 +362,15 @@ class Planner(BudgetedPlanner):
         if iteration.trains:
             self.bytes = budget
         with self.giving_up(step):
-            made = self._step(iteration, plan)
-        self._asked[made] = asked
+            make_step = partial(self._step, iteration, before=step)
+            made, fitting = fitting_step(self, iteration, plan, make_step)
+        self._asked[made] = asked if fitting is plan else ()
+        plan = fitting
         self._settled[made] = self._settled[step]
         self.verification.waiting.pop(step, None)
         if found is None:
             self.keep(made, plan)
-        self.book.opened(made, plan, self.machine_of(plan), self)
+        self.book.opened(made, plan, self.solving_machine(plan), self)
         return made
 
     def with_parts(self, step: PlannedStep) -> tuple[PlannedStep, ...]:
@@ -385,7 +403,7 @@ class Planner(BudgetedPlanner):
             first, rest = (self._part(part(plan.program), plan) for part in (adding, updating))
             adding_step = self._planned(iteration, first)
             self.parts[step] = Parts(adding_step, self._planned(iteration._replace(inputs=()), rest))
-            self.book.joined(adding_step, first, self.machine_of(plan))
+            self.book.joined(adding_step, first, self.solving_machine(plan))
         return step
 
     def _part(self, part: Part, whole: Plan) -> Plan:

@@ -74,9 +74,11 @@ class Forward:
                     outcome = _run(inputs, step)
         return outcome.loss, step.program.output.nest(outcome.outputs)
 
-    def _less(self, inputs: Inputs, step: PlannedStep, budget: int) -> PlannedStep:
+    def _less(
+        self, inputs: Inputs, step: PlannedStep, budget: int, capacity: tuple[Memory, int] | None = None
+    ) -> PlannedStep:
         iteration = self._iteration._replace(inputs=inputs)
-        return self.plans.replace(step, self._planner.smaller(iteration, step, budget))
+        return self.plans.replace(step, self._planner.smaller(iteration, step, budget, capacity))
 
     def restore_to_device(self) -> None:
         for step in self.plans.steps:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...graphs.errors import DifferenceError, MismatchError
+from ...graphs.machine import Memory
 from ...graphs.units import duration, format_bytes
 from ...model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
 from ...planner.card import Card, Entry
@@ -362,11 +363,16 @@ class Executor:
                 f"to {format_bytes(peak)}: call loss.backward() on each loss before the next step"
             )
 
-    def smaller(self, inputs: Inputs, plan: PlannedStep, budget: int) -> PlannedStep:
-        """Replace a plan by one for the same inputs with this budget in bytes. Raises InfeasibleError."""
+    def smaller(
+        self, inputs: Inputs, plan: PlannedStep, budget: int, capacity: tuple[Memory, int] | None = None
+    ) -> PlannedStep:
+        """Replace a plan by one for the same inputs with this budget in bytes. Raises InfeasibleError.
+
+        capacity: a memory below the device, and what plans can have there.
+        """
         iteration = self.iteration._replace(inputs=inputs)
         with open_to_signals(first_interrupt=True):  # to solve takes long, and the iteration has not begun
-            smaller = self.planner.smaller(iteration, plan, budget)
+            smaller = self.planner.smaller(iteration, plan, budget, capacity)
         return self.plans.replace(plan, smaller)
 
 

@@ -1,17 +1,24 @@
-"""Out of memory in spite of a plan: the iteration is repeated by a plan for fewer bytes.
+"""Too little memory in spite of a plan: the iteration is repeated by a plan for fewer bytes.
 
-The device may have less memory than the budget says: other processes use it, or it is fragmented. After most
-failures the iteration is as if it had not begun (steps/execute.py). Then nothing is lost: the same
-graph is solved for fewer bytes, and the same batch is trained on, with the same random numbers.
+The device may have less memory than the budget says: other processes use it, or it is fragmented. So may the
+host or the disk. After most failures the iteration is as if it had not begun (steps/execute.py). Then nothing
+is lost: the same graph is solved for fewer bytes of the memory that was full, and the same batch is trained
+on, with the same random numbers.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
+from ...devices.storage.shortage import ShortageError
 from ...graphs.graph import Graph
+from ...graphs.machine import Memory
+from ...graphs.units import duration, format_bytes
 from ...planner.device_memory import DeviceMemory
+from ...planner.simulator.simulate import simulate
+from ...runtime.run.queues import forget_frames
 from ...runtime.run.recovery import UNDONE
 from ...solvers.problem import InfeasibleError
 from ...steps.execute import PlannedStep
@@ -21,8 +28,8 @@ from ...torch_support.unsupported import warn_user
 SHARES = (0.95, 0.9, 0.8)
 """Shares of the budget of the plan that failed first, in the order in which they are tried."""
 
-Smaller = Callable[[Any, int], Any]
-"""Makes a plan for the same iteration within so many bytes. Raises InfeasibleError."""
+SHARES_BELOW = (0.75, 0.5, 0.0)
+"""Shares of what that plan has on the host, or on the disk, if that is full."""
 
 Around = Callable[[Graph, int], DeviceMemory]
 """States the memory of the whole loop around so many bytes of a plan."""
@@ -31,29 +38,94 @@ Planned = TypeVar("Planned", bound=PlannedStep)
 Result = TypeVar("Result")
 
 
+class Smaller(Protocol[Planned]):
+    """Makes a plan for the same iteration within so many bytes, and with so many below the device.
+
+    Raises InfeasibleError, and ShortageError if the machine has not even these.
+    """
+
+    def __call__(
+        self, step: Planned, budget: int, capacity: tuple[Memory, int] | None = None, /
+    ) -> Planned: ...
+
+
 def with_less(
-    step: Planned, iterate: Callable[[Planned], Result], smaller: Smaller, around: Around
+    step: Planned, iterate: Callable[[Planned], Result], smaller: Smaller[Planned], around: Around
 ) -> Result:
-    """Run an iteration, repeated with smaller and smaller budgets if it runs out of memory.
+    """Run an iteration, repeated with less and less of a memory if that is full.
 
     iterate: runs the iteration by the step, or by one that `smaller` made.
     Raises the error of the last try. Only errors that left the iteration as if it had not begun are retried.
     """
-    budget = step.budget
-    for share in SHARES:
+    first, handled = step, sys.exception()
+    for number in range(len(SHARES)):
         try:
             return iterate(step)
         except Exception as error:
             # Without the note some weights may be updated already: a repeat would update them twice.
-            if budget is None or not is_out_of_memory(error) or UNDONE not in getattr(error, "__notes__", ()):
+            undone = UNDONE in getattr(error, "__notes__", ())
+            short = isinstance(error, ShortageError)
+            if first.budget is None or not undone or not (short or is_out_of_memory(error)):
                 raise
-            less = int(budget * share)
+            # What the iteration's own frames hold would take memory while it is repeated. All that is raised
+            # and kept from here on has this error as its context, and with it these frames.
+            forget_frames(error, but=handled)
+            before = _seconds(step)
             try:
-                step = smaller(step, less)
-            except InfeasibleError as none:
-                error.add_note(f"for {share:.0%} of its bytes there is no plan either: {none}")
+                step, line = (
+                    _with_less_below(first, step, error, SHARES_BELOW[number], smaller)
+                    if isinstance(error, ShortageError)
+                    else _with_less_on_device(first.budget, step, SHARES[number], smaller, around)
+                )
+            except (InfeasibleError, ShortageError) as none:
+                error.add_note(f"with less of that memory there is no plan either: {none}")
                 raise error from None
-        assert step.graph is not None
-        text = f"out of memory in an iteration; it is repeated by a plan for {share:.0%} of its bytes"
-        warn_user(f"{text}, within {around(step.graph, less)}")
+        warn_user(f"{line}; {duration(_seconds(step))} are expected, {duration(before)} before")
     return iterate(step)
+
+
+def _with_less_on_device(
+    budget: int, step: Planned, share: float, smaller: Smaller[Planned], around: Around
+) -> tuple[Planned, str]:
+    """Return a step for a share of the budget, or for what is free if that is less, and what is said of it.
+
+    If there is no such plan, and the device has room for the present one, it is that one: others have given
+    the memory back, or it was fragmented, which releasing unused memory mends.
+    """
+    assert step.budget is not None
+    room = step.device_room
+    less = int(budget * share)
+    if room is not None and room < step.budget:
+        # At first all that is free: below it there may be no plan.
+        less = room if share == SHARES[0] else min(less, room)
+    text = "out of memory in an iteration; it is repeated by"
+    try:
+        step = smaller(step, less)
+    except InfeasibleError:
+        if room is None or room < step.budget:
+            raise
+        return step, f"{text} the same plan, for which there is room now"
+    assert step.graph is not None
+    return step, f"{text} a plan for {less / budget:.0%} of its bytes, within {around(step.graph, less)}"
+
+
+def _with_less_below(
+    first: PlannedStep, step: Planned, error: ShortageError, share: float, smaller: Smaller[Planned]
+) -> tuple[Planned, str]:
+    """Return a step that has less on the host, or on the disk, and what is said of it."""
+    assert first.cycle is not None
+    assert step.budget is not None
+    figures, name = first.cycle.figures, error.memory.name.lower()
+    size = int(share * (figures.host_peak if error.memory == Memory.HOST else figures.disk_peak))
+    if error.available is not None:
+        size = min(size, error.available)
+    step = smaller(step, step.budget, (error.memory, size))
+    return step, f"{error}; the iteration is repeated by a plan with {format_bytes(size)} on the {name}"
+
+
+def _seconds(step: PlannedStep) -> float:
+    """Return the predicted seconds of an iteration."""
+    if step.cycle is not None:
+        return step.cycle.figures.time
+    assert step.graph is not None
+    return simulate(step.graph, step.schedule).figures.time

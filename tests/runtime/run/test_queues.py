@@ -82,8 +82,8 @@ def test_errors_come_out_whatever_hooks_of_exceptions_the_script_has(hook, monke
     queue.join()
 
 
-def test_a_thread_that_can_not_start_is_an_error_and_nothing_waits_for_it(monkeypatch):
-    """As with too many processes of a user: ending all jobs does not wait, and the next one runs."""
+def test_a_queue_whose_thread_can_not_start_does_its_jobs_at_once_and_says_so(monkeypatch):
+    """As with too many processes of a user: what fails is on the ticket, and nothing waits for a thread."""
 
     def fail(_thread):
         raise RuntimeError("can't start new thread")
@@ -91,11 +91,14 @@ def test_a_thread_that_can_not_start_is_an_error_and_nothing_waits_for_it(monkey
     queue, done = queues.JobQueue("late"), []
     with monkeypatch.context() as patch:
         patch.setattr(Thread, "start", fail)
-        with pytest.raises(RuntimeError, match="can't start new thread"):
-            queue.add(done.append, (1,), (), ())
+        with pytest.warns(UserWarning, match=r"late copies .* no thread of their own .*ulimit -u") as said:
+            queue.add(done.append, (1,), (), ()).wait()
+        failed = queue.add(lambda: 1 / 0, (), (), ())
+        queue.add(done.append, (3,), (failed,), ())
         queue.drain()
+    assert isinstance(failed.error(), ZeroDivisionError)
     queue.add(done.append, (2,), (), ()).wait()
-    assert done == [2]
+    assert (done, len(said)) == ([1, 2], 1)
     queue.close()
 
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Event as Flag
 from threading import Lock
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -38,6 +38,7 @@ from memplan.program.program import Operation, Program, Target
 from torch import Tensor
 
 from .arena import Arena
+from .clock import Costs
 from .launch import CPU, Launch
 from .pinned import POISON, PinnedMemory
 from .threads import Delays, DeviceFaultError, Streams, ThreadEvent, ThreadStamp, ThreadStream, Trouble
@@ -64,7 +65,8 @@ class Faults:
 
 class SimulatedDevice(StreamDevice):
     """seed: of the delays. pinned_limit: of host memory, in bytes. constant: bytes that it keeps for itself
-    from the first computation on, as cuBLAS does. launching: seconds that the thread takes to launch one."""
+    from the first computation on, as cuBLAS does. launching: seconds that the thread takes to launch one.
+    costs: of operations and copies, in time that is counted; without them stamps are of the clock."""
 
     def __init__(
         self,
@@ -74,8 +76,10 @@ class SimulatedDevice(StreamDevice):
         delays: Callable[[str], Delays] = Delays,
         constant: int = 0,
         launching: float = 0.0,
+        costs: Costs | None = None,
     ) -> None:
         super().__init__(CPU)
+        self.costs = costs
         self.allocator = CachingAllocator(capacity)
         self.pinned = PinnedMemory(pinned_limit)
         self.faults = Faults()
@@ -142,7 +146,8 @@ class SimulatedDevice(StreamDevice):
         self._current.current.give(lambda: whole.fill(POISON))
 
     def stamp(self) -> Stamp:
-        return ThreadStamp(self._current.current)
+        stream = self._current.current
+        return ThreadStamp(stream, perf_counter if self.costs is None else lambda: stream.seconds)
 
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -211,7 +216,12 @@ class SimulatedDevice(StreamDevice):
                 for place in pinned:
                     self.pinned.used(place)
 
-        stream.give(run)
+        costs, seconds = self.costs, None
+        if costs is not None:
+            upwards = self.has(target) and not self.has(source)
+            between = self.has(target) != self.has(source)
+            seconds = costs.of_copy(source.nbytes, upwards=upwards, pinned=bool(pinned)) if between else 0.0
+        stream.give(run, seconds)
         if not (pinned or all(map(self.has, (source, target)))):
             stream.synchronize()
 
@@ -314,7 +324,8 @@ class SimulatedDevice(StreamDevice):
             tensor.data = empty.set_(whole, form.storage_offset(), form.shape, form.stride())  # pyright: ignore
         return residents
 
-    def launch(self, work: Callable[[], None]) -> ThreadStream:
+    def launch(self, work: Callable[[], None], operation: Operation | None = None) -> ThreadStream:
+        """operation: that it is, for its cost."""
         self._trouble.tell()
         self.faults.pass_by("launch")
         if self._constant and not self._kept:
@@ -327,7 +338,8 @@ class SimulatedDevice(StreamDevice):
             stream.delays.pause()
             work()
 
-        stream.give(late)
+        costs = self.costs
+        stream.give(late, None if costs is None or operation is None else costs.of(operation))
         return stream
 
     def aliases(self, argument: Any, known: list[Tensor]) -> Any:

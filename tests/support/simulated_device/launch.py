@@ -31,7 +31,7 @@ class Launcher(Protocol):
 
     def aliases(self, argument: Any, known: list[Tensor]) -> Any: ...
 
-    def launch(self, work: Callable[[], None]) -> ThreadStream: ...
+    def launch(self, work: Callable[[], None], operation: Operation | None = None) -> ThreadStream: ...
 
 
 class Launch:
@@ -39,6 +39,7 @@ class Launch:
 
     def __init__(self, device: Launcher, program: Program, operation: Operation, workspace: int) -> None:
         call, values = operation.call, program.values
+        self._operation = operation
         self._device, self._name, self._workspace = device, operation.name, workspace
         self._target, self._several, self._random = call.target, call.several, operation.random
         self._sizes = [(x, program.storages[x].bytes) for x in operation.writes]
@@ -68,7 +69,7 @@ class Launch:
                 if stays and not np.array_equal(_bits(tensor), bits):
                     raise DeviceFaultError(f"{self._name}: an input changed while it was read")
 
-        stream = device.launch(run)
+        stream = device.launch(run, self._operation)
         if getattr(self._target, "waits", False) or (self._random and not draws_now):
             stream.synchronize()
         results = [None if form is None else value(rooms[form.storage], form) for form in self._forms]

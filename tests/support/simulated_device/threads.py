@@ -3,6 +3,9 @@
 A stream runs what it was given in order, late at random. An event that is recorded stands for the place in
 the stream; one that never was is passed, and a wait for it does nothing. The first thing that fails makes the
 device faulty: it is told by whatever asks the device next, as CUDA's errors are.
+
+Each stream has a time of its own too, in seconds that nobody waits for: what it is given takes as long as is
+said, and what waits for an event is not earlier than that (clock.py).
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import SimpleQueue
 from random import Random
-from threading import Event as Flag
 from threading import Thread, current_thread, local
-from time import perf_counter, sleep
+from time import sleep
 
 import torch
+
+from .clock import HOST, Moment
 
 Work = Callable[[], None]
 
@@ -48,19 +52,34 @@ class Trouble:
 
 class ThreadStream:
     def __init__(self, number: int, delays: Delays, trouble: Trouble, streams: Streams) -> None:
-        self.number, self.delays = number, delays
+        self.number, self.delays, self.seconds = number, delays, 0.0
         self._trouble, self._streams = trouble, streams
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._thread = Thread(target=_run, args=(self._queue, trouble), daemon=True, name=f"stream {number}")
         self._thread.start()
 
-    def give(self, work: Work) -> None:
-        self._queue.put(work)
+    def give(self, work: Work, seconds: float | None = None) -> None:
+        """seconds: that it takes, from when it is given at the earliest; None of what is no work."""
+        if seconds is None:
+            self._queue.put(work)
+            return
+        given = HOST.seconds
+
+        def timed() -> None:
+            self.seconds = max(self.seconds, given)
+            work()
+            self.seconds += seconds
+
+        self._queue.put(timed)
 
     def wait_event(self, event: ThreadEvent) -> None:
         flag = event.flag
         if flag is not None:
-            self.give(lambda: _passed(flag))
+            self.give(lambda: self._wait(flag))
+
+    def _wait(self, flag: Moment) -> None:
+        _passed(flag)
+        self.seconds = max(self.seconds, flag.seconds)
 
     def record_event(self) -> ThreadEvent:
         event = ThreadEvent(self._streams)
@@ -84,30 +103,32 @@ class ThreadEvent:
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self.flag: Flag | None = None
+        self.flag: Moment | None = None
 
     def record(self) -> None:
         self.record_on(self._streams.current)
 
     def record_on(self, stream: ThreadStream) -> None:
-        self.flag = Flag()
-        stream.give(self.flag.set)
+        flag = self.flag = Moment()
+        stream.give(lambda: flag.come(stream.seconds), 0.0)
 
     def synchronize(self) -> None:
         if self.flag is not None:
             _passed(self.flag)
+            HOST.reach(self.flag.seconds)
         self._streams.trouble.tell()
 
 
 class ThreadStamp:
-    """When the stream has come to here."""
+    """When the stream has come to here, by its own time or by the clock."""
 
-    def __init__(self, stream: ThreadStream) -> None:
+    def __init__(self, stream: ThreadStream, clock: Callable[[], float]) -> None:
         self._seconds: float | None = None
-        stream.give(self._come)
+        self._clock = clock
+        stream.give(self._come, 0.0)
 
     def _come(self) -> None:
-        self._seconds = perf_counter()
+        self._seconds = self._clock()
 
     def query(self) -> bool:
         return self._seconds is not None
@@ -145,6 +166,6 @@ def _run(queue: SimpleQueue[Work | None], trouble: Trouble) -> None:
         del work
 
 
-def _passed(flag: Flag) -> None:
+def _passed(flag: Moment) -> None:
     if not flag.wait(300):
         raise DeviceFaultError("a stream has waited for five minutes")

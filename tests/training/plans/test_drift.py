@@ -19,7 +19,7 @@ import torch
 from memplan.devices.device.cpu import Cpu
 from memplan.devices.storage import host_buffers
 from memplan.graphs.generators import chain
-from memplan.graphs.machine import Link, Links, Machine
+from memplan.graphs.machine import Link, Links, Machine, Peers
 from memplan.planner.simulator.clock import Queue
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.profile.profile import measure_program
@@ -245,3 +245,14 @@ def test_a_link_that_was_measured_by_sizes_is_slowed_at_all_of_them() -> None:
     assert now.links.d2h is not None
     assert now.links.d2h.seconds(200.0, 10) == pytest.approx(3.0)
     assert now.links.d2h.seconds(200.0) == pytest.approx(3 * 0.4)
+
+
+def test_the_network_between_ranks_stays_when_links_are_timed() -> None:
+    peers = Peers(1000.0, 0.01, ranks=2)
+    machine = Machine(links=Links(d2h=Link(1000.0), h2d=5.0, peers=peers), shared=(("d2h", "peers"),))
+    graph = chain(4)
+    now = remeasured(graph, machine, Times({}, {Queue.D2H: Copied(200, 1, 0.4)})).machine
+    assert now is not None
+    assert now.links.peers == peers
+    assert now.links.d2h == Link(500.0)
+    assert (now.shared, now.hierarchy.peers) == (machine.shared, peers)

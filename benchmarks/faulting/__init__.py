@@ -1,0 +1,1 @@
+"""Training on the simulated device while the machine is not as planned."""

@@ -1,0 +1,53 @@
+"""Training while the machine is not as planned: faults by injection, on the simulated device.
+
+Protocol: five models (faulting/models.py) are trained for 200 iterations with AdamW in the plan, at 75 % of
+the baseline's peak (85 % if others use the device), with offloading, recomputation, updates on the CPU, and
+`rollback_on_error=True`. A kind of fault (faulting/kinds.py) is there from the beginning, or from a random
+iteration between 30 and 60 on. Then: every loss, weight, buffer and state is eager PyTorch's, bit by bit; the
+device's own maximum is within the budget; the training says what it must; and the plan is at most 10 % slower
+than a fresh one for the machine as it is then, as the simulator times both. Times are counted, not measured:
+a busy machine changes how far a solver comes in its second, and nothing else. Each row is printed; the exit
+code is 1 if there is a wrong one.
+
+    python benchmarks/faults.py [--seed N] [--iterations N] [--only KIND] [--models MODEL,MODEL]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from faulting.kinds import KINDS
+from faulting.models import MODELS
+from faulting.run import WRONG, Row, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--only", default="", help="a part of the kinds' names")
+    parser.add_argument("--models", default="", help="parts of the models' names, with commas between them")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    wrong = 0
+    models = [name for name in MODELS if any(part in name for part in given.models.split(","))]
+    for kind in KINDS.values():
+        for model in models if given.only in kind.name else ():
+            try:
+                row = run(kind, model, given.seed, given.iterations)
+            except Exception as error:
+                row = Row(kind.name, model, f"{WRONG}{type(error).__name__}: {' '.join(str(error).split())}")
+            wrong += row.outcome.startswith(WRONG)
+            share = "" if row.share is None else f"{row.share:.2f}"
+            print(" | ".join((row.kind, row.model, row.outcome, share, row.line)), flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

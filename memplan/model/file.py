@@ -153,7 +153,10 @@ def _entry(path: str, entry: str, module: ModuleType) -> Callable[..., Any]:
             if inspect.isfunction(thing) and thing.__module__ == module.__name__ and name[0] != "_"
         ]
         defined = f"it defines {', '.join(own)}" if own else "it defines no function"
-        raise InputError(f"{path}: no function {entry}(): {defined}")
+        # Of another name it is a slip, and the functions that are there say enough.
+        wanted = "; write one that returns model and example batch (docs/models.md)"
+        more = wanted if entry == DEFAULT_ENTRY else ""
+        raise InputError(f"{path}: no function {entry}(): {defined}{more}")
     try:
         inspect.signature(build).bind()
     except TypeError as error:

@@ -211,6 +211,12 @@ def test_labels_of_a_closure_are_refused_with_what_a_model_file_returns() -> Non
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_file_without_build_is_told_what_to_write() -> None:
+    Path("loop.py").write_text("import torch\n")
+    assert "write one that returns model and example batch" in refusal("size", "loop.py", "--gpu", "rtx3060")
+
+
+@pytest.mark.usefixtures("folder")
 def test_an_8_bit_optimizer_has_the_name_that_people_give_it() -> None:
     Path("model.py").write_text(LABELS_IN_A_CLOSURE)
     for name in ("adam8bit", "adamw8bit"):

@@ -24,6 +24,7 @@ FILE = re.compile(r"(?<![\w.*<{-])(?:[\w.-]+/)*([\w-]+\.py)\b(?!\.)")
 USERS = {"MODEL.py", "cheapest/solver.py"}
 """Files of users in examples."""
 OTHERS = {
+    "docs/how-to/write-a-solver.md": {"cheapest.py", "solver.py"},
     "docs/solvers.md": {"partitioners.py"},
     "torch_support/unsupported.py": {"moe.py"},
     "solvers/offloading/block_swap/block_swap.py": {"custom_offloading_utils.py"},

@@ -32,14 +32,14 @@ EFFORT = 400_000_000
 """Looks at a copy that ejection chains may take: about 4 seconds. The other searches take shares of it."""
 
 _REORDERING, _COMPLETE, _DEEP, _HALVING, _LONGER = 1 / 8, 3 / 16, 3 / 16, 1 / 32, 1 / 32
-"""Shares: better orders of first fit; complete searches within the target, many short ones and a long one;
-those within other capacities, together; longer ejection chains."""
+"""Shares: better orders of first fit; complete searches within the target, many short ones of steps and of
+sections each, and a long one; those within other capacities, together; longer ejection chains."""
 
 _HALVINGS = 4
 """Complete searches within other capacities that reach no end, at most."""
 
-_FEW = 13_000
-"""Copies above which ejection chains have no time for a try."""
+_FEW, _LARGE = 13_000, 3
+"""Copies above which ejection chains have no time for a try; the factor of their effort that gives some."""
 
 _STRIP = 0.005
 """Cost that a strip for small copies may have, as a share of the bound."""
@@ -114,10 +114,14 @@ class _Searches:
         first, count = self.known, len(self.rows.size)
         share = _REORDERING if count <= _FEW else 1
         yield from reorder(self.rows, order, first, self.target, int(effort * share))
+        effort *= 1 if count <= _FEW else _LARGE
         restarts = Restarts(self.rows) if count <= MOST else None
         if restarts is not None:
-            least = self.least
+            least, sections = self.least, self.rows.in_sections()
             yield from self._end(restarts.run(least, int(effort * _COMPLETE)), least)
+            # The same problem, but orders by length and area differ; schedules count many steps between two.
+            if self.least == least < self.known and sections.steps < self.rows.steps:
+                yield from self._end(Restarts(sections).run(least, int(effort * _COMPLETE)), least)
             if self.least == least < self.known:
                 yield from self._end(restarts.deep(least, int(effort * _DEEP)), least)
             if self.known <= self.least:

@@ -94,6 +94,24 @@ class Lifetimes(NamedTuple):
         sizes = np.concatenate([others.size, size[steps]])
         return Lifetimes(tensor[order], sizes[order], start[order], end[order], self.steps)
 
+    def in_sections(self) -> Lifetimes:
+        """Return the lifetimes in the fewest steps in which the same of them meet.
+
+        A step begins where a copy begins after another has ended: what happens between two such moments
+        changes nothing. Lifetimes are at most one iteration long.
+        """
+        begins, ends = np.zeros(self.steps, np.bool_), np.zeros(self.steps, np.bool_)
+        begins[self.start], ends[self.end % self.steps] = True, True
+        section, ended, now = np.zeros(self.steps, np.int64), True, -1
+        for step in range(self.steps):
+            ended |= bool(ends[step])
+            if begins[step] and ended:
+                now, ended = now + 1, False
+            section[step] = now  # -1 before the first begin: the last section of the iteration before
+        iterations, last = np.divmod(self.end - 1, self.steps)
+        start, end = section[self.start], section[last] + 1 + iterations * (now + 1)
+        return self._replace(start=start, end=np.minimum(end, start + now + 1), steps=now + 1)
+
     def rounded(self, alignment: int) -> Lifetimes:
         """Return the lifetimes with sizes in whole multiples of `alignment` bytes."""
         return self._replace(size=-(-self.size // alignment) * alignment)

@@ -116,7 +116,6 @@ def test_state_between_iterations_is_a_difference_with_suspects():
     assert before.changes() == []
 
 
-@pytest.mark.scripts
 @pytest.mark.usefixtures("unseen")
 def test_optimize_compares_too():
     iteration = Iteration(Stateful(), (torch.randn(2, 4),))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memplan.instances.catalogue import entry
 from memplan.planner.addresses import reordering
-from memplan.planner.addresses.addresses import EFFORT, lay_out
+from memplan.planner.addresses.addresses import EFFORT, lay_out, rows_of
 from memplan.planner.addresses.first_fit import best_order, place
 from memplan.planner.addresses.halving import Way, above_a_strip
 from memplan.planner.addresses.lifetimes import Lifetimes
 from memplan.planner.addresses.reordering import reorder
+from memplan.planner.baseline import baseline_schedule
 
 INSTANCES = Path(__file__).parent / "minimalloc"
 """Six of MiniMalloc's (Moffitt, 2023), Apache-2.0: each has a layout in 1,048,576 bytes."""
@@ -41,6 +46,28 @@ def test_published_instances_fit(name: str) -> None:
     layout = lay_out(instance(name), 2**20)
     assert layout.size <= 2**20
     assert layout.overlap() is None
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize("name", "abcdfghijk")
+def test_schedules_of_published_instances_fit(name: str) -> None:
+    """Schedules have more steps than the published tables. Of E no layout is found."""
+    graph = entry(f"minimalloc-{name}").graph()
+    assert lay_out(rows_of(graph, baseline_schedule(graph)), 2**20).size <= 2**20
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(2, 14))
+def test_the_same_copies_meet_in_sections(seed: int, count: int, steps: int) -> None:
+    random = np.random.default_rng(seed)
+    start = random.integers(0, steps, count)
+    end = start + random.integers(1, steps + 1, count)
+    rows = Lifetimes(np.arange(count), random.integers(1, 9, count), start, end, steps)
+    sections = rows.in_sections()
+    assert sections.steps <= steps
+    assert (sections.end - sections.start).min() > 0
+    assert int(sections.live().max()) == int(rows.live().max())
+    for i, j in combinations(range(count), 2):
+        assert sections.meet(i, j) == rows.meet(i, j)
 
 
 def test_an_arena_is_no_larger_than_that_of_ejection_chains_alone() -> None:

@@ -48,7 +48,7 @@ class Recurrent(nn.Module):
 def lora() -> nn.Module:
     model = llama().module.requires_grad_(False)
     for name, layer in list(model.named_modules()):
-        if name.endswith(("q_proj", "v_proj", "up_proj", "down_proj")):
+        if isinstance(layer, nn.Linear) and name.endswith(("q_proj", "v_proj", "up_proj", "down_proj")):
             owner, _, own = name.rpartition(".")
             setattr(model.get_submodule(owner), own, Lora(layer))
     return model

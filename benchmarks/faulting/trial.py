@@ -162,11 +162,11 @@ class Trial:
 
     def plan(self) -> None:
         batch = self._batch(0)
-        targets = {} if "targets" not in batch else {"targets": batch.pop("targets")}
+        given: dict[str, Any] = {} if "targets" not in batch else {"targets": batch.pop("targets")}
         model = MODELS[self.model]
         if model.loss_fn is not None:
-            targets["loss_fn"] = model.loss_fn
-        inputs = batch.get("x", batch)
+            given["loss_fn"] = model.loss_fn
+        inputs: Any = batch.get("x", batch)
         torch.manual_seed(0)
         self.step = memplan.optimize(
             self.module,
@@ -180,7 +180,7 @@ class Trial:
             cache=False,
             verify=False,
             progress=self._tell,
-            **targets,
+            **given,
         )
         self.graph, self.limit = self.step.plan.graph, self.step.plan.budget
         self.first = self.step.plan.schedule
@@ -212,7 +212,11 @@ class Trial:
         if not self.device.has(loss):
             return loss.clone()
         made, alias = torch.empty_like(loss), self.device.alias(loss)
-        self.device.launch(lambda: made.copy_(alias) and None)
+
+        def copy() -> None:
+            made.copy_(alias)
+
+        self.device.launch(copy)
         return made
 
     def settled(self) -> None:

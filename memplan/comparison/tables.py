@@ -130,7 +130,8 @@ def paired_tables(rows: Sequence[Row]) -> Iterator[Table]:
         ("equal", lambda one: str(one.equal)),
     ]
     if max(one.faster + one.slower for one in found) >= FEWEST:
-        columns += [("p", lambda one: f"{one.p:.2g}"), ("Holm", lambda one: f"{one.corrected:.2g}")]
+        columns.append(("p", lambda one: f"{one.p:.2g}"))
+        columns.append(("Holm", lambda one: f"{one.corrected:.2g}"))
         hint = (
             "Wilcoxon's signed-rank test of the schedules' times, two-sided; a schedule counts as faster "
             f"than none; Holm: corrected for {len(found)} tests"

@@ -88,12 +88,15 @@ def test_a_queue_whose_thread_can_not_start_does_its_jobs_at_once_and_says_so(mo
     def fail(_thread):
         raise RuntimeError("can't start new thread")
 
+    def divide():
+        1 / 0  # noqa: B018
+
     queue, done = queues.JobQueue("late"), []
     with monkeypatch.context() as patch:
         patch.setattr(Thread, "start", fail)
         with pytest.warns(UserWarning, match=r"late copies .* no thread of their own .*ulimit -u") as said:
             queue.add(done.append, (1,), (), ()).wait()
-        failed = queue.add(lambda: 1 / 0, (), (), ())
+        failed = queue.add(divide, (), (), ())
         queue.add(done.append, (3,), (failed,), ())
         queue.drain()
     assert isinstance(failed.error(), ZeroDivisionError)

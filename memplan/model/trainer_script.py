@@ -279,8 +279,8 @@ def _moved(parts: Mapping[str, nn.Module], device: str) -> dict[str, nn.Module]:
 def _rows(tensor: Tensor, rows: int | None) -> Tensor:
     """Return a tensor with as many rows, None: its own; under fake tensors without values."""
     shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
-    if type(torch.empty(0)) is not Tensor:
-        return torch.zeros(shape, dtype=tensor.dtype)
+    if type(torch.empty(0, device=tensor.device)) is not Tensor:
+        return torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
     if rows is None:
         return tensor.clone()
     return tensor.repeat(-(-rows // tensor.shape[0]), *[1] * (tensor.dim() - 1))[:rows].clone()

@@ -177,6 +177,7 @@ def test_states_on_the_host_of_a_node_fit_less_memory(plan: Plan) -> None:
     assert little.exit_code == 3
 
 
+@pytest.mark.scripts
 def test_a_machine_file_has_the_network(plan: Plan) -> None:
     """It is taken for its own number of ranks; without --ranks one GPU is sized."""
     assert plan("machine", "rtx3060", "--ranks", 4, "--link", "pcie4", "-o", "four.yaml").exit_code == 0

@@ -43,6 +43,7 @@ def test_within_the_gap_the_search_ends_and_says_so(plan: Plan) -> None:
     assert "proven within the gap" in plan(*solve, "--gap", "40%").stdout
 
 
+@pytest.mark.scripts
 def test_another_solver_logs_its_answer(plan: Plan) -> None:
     found = json.loads(
         plan(

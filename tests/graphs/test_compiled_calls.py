@@ -26,10 +26,10 @@ RUN_AS_PYTHON = {"temperature_at", "acceptance"}
 Function = tuple[Path, str]
 
 
-@pytest.fixture
-def trees() -> dict[Path, ast.Module]:
-    """Trees of the package. They are a million objects: kept, each collection of circles passes by them."""
-    return {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+def trees_with(*words: str) -> dict[Path, ast.Module]:
+    """Trees of the files with one of these words. All together are a million objects: nobody keeps them."""
+    texts = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
+    return {path: ast.parse(text) for path, text in texts.items() if any(map(text.__contains__, words))}
 
 
 def compiled_functions(trees: dict[Path, ast.Module]) -> dict[Function, ast.FunctionDef]:
@@ -68,7 +68,8 @@ def named(path: Path, tree: ast.Module, within: Iterable[ast.AST]) -> Iterator[F
 
 
 @pytest.mark.scripts
-def test_what_python_calls_of_compiled_code_gives_no_object_back(trees: dict[Path, ast.Module]) -> None:
+def test_what_python_calls_of_compiled_code_gives_no_object_back() -> None:
+    trees = trees_with("")
     functions = compiled_functions(trees)
     called = {
         one for path, tree in trees.items() for one in named(path, tree, outside(tree))
@@ -81,8 +82,9 @@ def test_what_python_calls_of_compiled_code_gives_no_object_back(trees: dict[Pat
     assert boxed == ALLOWED
 
 
-def test_the_cache_knows_the_files_of_all_that_compiled_code_calls(trees: dict[Path, ast.Module]) -> None:
+def test_the_cache_knows_the_files_of_all_that_compiled_code_calls() -> None:
     """A change in any of them makes another folder."""
+    trees = trees_with("@compiled", "@inner")
     functions = compiled_functions(trees)
     for path, tree in trees.items():
         inside = [node for node in tree.body if is_compiled(node)]

@@ -137,6 +137,7 @@ def test_ranks_do_not_share_weights_that_are_updated_as_a_whole() -> None:
         check_by_element(torch.optim.Adafactor(weights), "shard=")
 
 
+@pytest.mark.scripts
 def test_running_products_that_differ_are_refused() -> None:
     module = network()
     optimizer = torch.optim.NAdam(module.parameters(), foreach=False)

@@ -113,6 +113,7 @@ def test_what_a_rounding_makes_of_eager_is_no_other_iteration(
         accuracy(iteration, program, found.program, found.kernels)
 
 
+@pytest.mark.scripts
 def test_an_iteration_that_is_another_is_told(made: tuple[Iteration, Program, Fused, Graph]) -> None:
     iteration, program, found, _graph = made
     name, (_members, kernel) = next(iter(found.kernels.items()))

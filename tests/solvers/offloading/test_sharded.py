@@ -137,7 +137,14 @@ def test_of_language_models_auto_has_fsdp2s_policies_in_a_moment(name: str) -> N
 @pytest.mark.scripts
 @pytest.mark.parametrize(
     ("name", "layers", "limit"),
-    [("gpt2", None, 1.0), ("llama-2-7b", None, 1.0), ("llama-2-7b", None, 4.0), ("llama-2-7b", 200, 4.0)],
+    [
+        ("gpt2", None, 1.0),
+        ("llama-2-7b", None, 1.0),
+        ("llama-2-7b", None, 4.0),
+        pytest.param(
+            "llama-2-7b", 200, 4.0, marks=[pytest.mark.exhaustive, pytest.mark.timeout(1000)]
+        ),  # 3 min
+    ],
 )
 def test_on_graphs_of_thousands_of_operations_auto_is_not_slower_than_fsdp2(
     name: str, layers: int | None, limit: float

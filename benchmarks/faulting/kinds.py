@@ -31,18 +31,21 @@ from memplan.runtime.run import queues
 from .trial import BUDGET, Trial
 
 Fault = Callable[[Trial], AbstractContextManager[Any]]
-"""What is so while the context is open."""
+"""Makes a context in which the machine is not as planned."""
 
 
 class Must(Enum):
+    """What a training does under a fault; see above."""
+
     GO_ON = "goes on"
     REPLAN = "goes on, replans"
     END = "ends"
 
 
 class Kind(NamedTuple):
-    """when: see above. says: a part of the line about it, empty if nobody need notice.
+    """A kind of fault.
 
+    when: see above. says: a part of the line about it, empty if nobody need notice.
     disk: plans have one, and little host memory. compares: a fresh plan is asked for. before: another fault,
     from the beginning.
     """
@@ -58,45 +61,30 @@ class Kind(NamedTuple):
     budget: str = BUDGET
 
 
-class _Set(AbstractContextManager[None]):
-    """An attribute with another value."""
-
-    def __init__(self, holder: object, **values: Any) -> None:
-        self._holder, self._values = holder, values
-
-    def __enter__(self) -> None:
-        self._before = {name: getattr(self._holder, name) for name in self._values}
-        for name, value in self._values.items():
-            setattr(self._holder, name, value)
-
-    def __exit__(self, *_raised: object) -> None:
-        for name, value in self._before.items():
-            setattr(self._holder, name, value)
-
-
 def link(factor: float) -> Fault:
-    return lambda trial: _Set(
+    return lambda trial: patch.multiple(
         trial.costs, to_device=trial.costs.to_device * factor, to_host=trial.costs.to_host * factor
     )
 
 
 def one_way(factor: float) -> Fault:
-    return lambda trial: _Set(trial.costs, to_device=trial.costs.to_device * factor)
+    return lambda trial: patch.multiple(trial.costs, to_device=trial.costs.to_device * factor)
 
 
 def slower(factor: float) -> Fault:
-    return lambda trial: _Set(trial.costs, slower=factor)
+    return lambda trial: patch.multiple(trial.costs, slower=factor)
 
 
 def slow_host(factor: float) -> Fault:
     def fault(trial: Trial) -> AbstractContextManager[Any]:
-        return _Set(trial, on_host={name: factor * seconds for name, seconds in trial.on_host.items()})
+        slow = {name: factor * seconds for name, seconds in trial.on_host.items()}
+        return patch.multiple(trial, on_host=slow)
 
     return fault
 
 
 def slow_disk(factor: float) -> Fault:
-    return lambda trial: _Set(trial, disk_rate=factor * trial.disk_rate)
+    return lambda trial: patch.multiple(trial, disk_rate=factor * trial.disk_rate)
 
 
 def little_host(share: float) -> Fault:

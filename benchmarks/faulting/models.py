@@ -64,8 +64,9 @@ def images() -> dict[str, Tensor]:
 
 
 class Model(NamedTuple):
-    """make: the module. batch: keywords of its call, `targets` of its loss function.
+    """A model to train.
 
+    make: makes the module. batch: makes keywords of its call, and `targets` of its loss function.
     loss_fn: None if it returns its loss.
     """
 
@@ -97,7 +98,7 @@ MODELS = {
 
 
 def seeded(name: str) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str, Tensor]]]:
-    """A model in train mode, its optimizer, and the batches that take turns."""
+    """Return a model in train mode, its optimizer, and the batches that take turns."""
     torch.manual_seed(7)
     model = MODELS[name]
     module = model.make().train()
@@ -107,7 +108,7 @@ def seeded(name: str) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str, 
 
 
 def state_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> State:
-    """All that training changes, by name, copied."""
+    """Return copies of all that training changes, by name."""
     found = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     for number, states in optimizer.state_dict()["state"].items():
         found |= {f"{number} {name}": tensor.clone() for name, tensor in states.items()}
@@ -115,7 +116,10 @@ def state_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> State:
 
 
 class Eager(NamedTuple):
-    """losses: of each iteration. states: before each of these iterations, and after the last."""
+    """A training by eager PyTorch.
+
+    losses: of each iteration. states: before each of these iterations, and after the last.
+    """
 
     losses: list[Tensor]
     states: list[State]
@@ -123,6 +127,7 @@ class Eager(NamedTuple):
 
 @cache
 def eager(name: str, iterations: int) -> Eager:
+    """Train a model by eager PyTorch."""
     module, optimizer, batches = seeded(name)
     losses, states = list[Tensor](), [state_of(module, optimizer)]
     for turn in range(iterations):

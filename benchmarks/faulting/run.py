@@ -29,14 +29,17 @@ SHORT = 24
 
 
 NO_PLAN = "no plan either"
-"""Of an error of a memory that no plan is small enough for."""
+"""Part of the error of a memory for which no plan is small enough."""
 
 BY_TIMES = ("/s, not", "against the plan")
 """Lines about times that are more than 10 % off."""
 
 
 class Row(NamedTuple):
-    """outcome: what became of it, or what is wrong, after `WRONG`. share: its time of a fresh plan's."""
+    """The result of a trial.
+
+    outcome: what became of it, or what is wrong, after `WRONG`. share: its time over a fresh plan's.
+    """
 
     kind: str
     model: str

@@ -90,13 +90,13 @@ class Trial:
 
     @property
     def needed(self) -> tuple[int, int, int]:
-        """Bytes of a plan on the host and on the disk, and what can be undone takes in addition."""
+        """Bytes of a plan on the host and on the disk, and those that undoing takes in addition."""
         return needed(self.model, disk=self.disk)
 
     # ── the machine ─────────────────────────────────────────────────────────────────────────────────
 
     def machine(self) -> Machine:
-        """As it is now."""
+        """Return the machine as it is now."""
         factor = PAGEABLE if self.pageable else 1.0
         d2h, h2d = (Link(factor * rate) for rate in (self.costs.to_host, self.costs.to_device))
         below = (self.disk_rate, self.disk_rate) if self.disk else ()
@@ -105,7 +105,7 @@ class Trial:
         )
 
     def stated(self) -> Machine:
-        """As the user states it."""
+        """Return the machine as the user states it."""
         rates = (LINK, LINK, DISK, DISK) if self.disk else (LINK, LINK)
         host = needed(self.model)[0] // 2 + needed(self.model)[2] if self.disk else None
         return Machine(links=Links(*rates), host_capacity=host)
@@ -130,7 +130,7 @@ class Trial:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """The CPU's operations and the disk's copies take their time."""
+        """Let the CPU's operations and the disk's copies take counted time."""
         made, call = host_calls.CpuOperation.__init__, host_calls.CpuOperation.__call__
         write, read = disk.Disk.write, disk.Disk.read
 
@@ -208,7 +208,7 @@ class Trial:
         self.turn += 1
 
     def _read(self, loss: Tensor) -> Tensor:
-        """Queued, as what a user computes with it."""
+        """Return a copy of the loss, made on the device's queue as what a user computes with it."""
         if not self.device.has(loss):
             return loss.clone()
         made, alias = torch.empty_like(loss), self.device.alias(loss)
@@ -232,24 +232,15 @@ class Trial:
         return state_of(self.module, self.optimizer)
 
     def count_allocations(self) -> None:
-        """Count those of an iteration."""
+        """Run an iteration, and note how many allocations it makes."""
         before = self.device.faults.seen["allocation"]
         self.iterate()
         self.allocations = self.device.faults.seen["allocation"] - before
 
-    def seconds(self, iterations: int = 10) -> float:
-        """By the times that are counted."""
-        self.device.synchronize()
-        begun = HOST.seconds
-        for _ in range(iterations):
-            self.iterate()
-        self.device.synchronize()
-        return (HOST.seconds - begun) / iterations
-
     # ── what is to be seen ──────────────────────────────────────────────────────────────────────────
 
     def graph_now(self) -> Graph:
-        """The graph with the times that the machine takes now."""
+        """Return the graph with the times that the machine takes now."""
         given = self.graph.operations
         modes = {
             row: tuple(replace(mode, time=self.on_host[self.names[row]]) for mode in of)
@@ -264,7 +255,7 @@ class Trial:
         return now < 1.12 * simulate(self.graph, self.first, machine=self.stated()).figures.time
 
     def times_now(self) -> tuple[float, float]:
-        """Seconds of the plan on the machine as it is, and of a fresh one within the same budget."""
+        """Return the seconds of the plan on the machine as it is, and of a fresh one in the same budget."""
         graph, plan, machine = self.graph_now(), self.step.plan, self.machine()
         of = partial(simulate, graph, machine=machine)
         fresh = solve(SOLVER, Problem(graph, plan.budget, machine), SECONDS, bound_seconds=0)
@@ -273,7 +264,7 @@ class Trial:
 
 @cache
 def needed(model: str, *, disk: bool = False) -> tuple[int, int, int]:
-    """See `Trial.needed`: of a plan that is made and not run."""
+    """Return `Trial.needed` of a plan that is made and not run."""
     with Trial(model, Random(0), disk=disk) as trial:
         trial.plan()
         plan = trial.step.plan.figures
@@ -281,7 +272,7 @@ def needed(model: str, *, disk: bool = False) -> tuple[int, int, int]:
 
 
 def _measured(program: Any, *given: Any, **named: Any) -> list[Any]:
-    """The memory as measured, the times by bytes."""
+    """Measure a program's memory; its times are by bytes."""
     found = measure_program(program, *given, **named)
     for row, operation in enumerate(program.operations):
         stores = {*operation.reads, *operation.writes, *operation.mutates}

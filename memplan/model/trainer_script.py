@@ -22,7 +22,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from unittest.mock import patch
 from weakref import ref
@@ -32,6 +31,7 @@ from torch import Tensor, nn
 
 from ..graphs.errors import InputError
 from ..graphs.files.documents import regular_size
+from ..graphs.folders.scratch import Scratch
 from ..torch_support.torch_modules import (
     MOVE_OF_TRAINER,
     buffers_of,
@@ -94,7 +94,7 @@ def read_trainer_script(path: Path, words: Sequence[str] = ()) -> TrainerScript:
     """Run a script up to `Trainer.train()`. words: its command line. Raises InputError, one line."""
     reached = list[Any]()
     given: dict[int, dict[str, Any]] = {}
-    with imports_from(path), TemporaryDirectory() as folder, _prepared(reached, given, folder):
+    with imports_from(path), Scratch("script") as folder, _prepared(reached, given, folder):
         guarded(path, "the script fails before it trains", lambda: _run(path, words, reached))
         if not reached:
             raise InputError(
@@ -234,7 +234,10 @@ def _builder(trainer: Any, example: dict[str, Tensor]) -> Callable[..., Any]:
     size: int = trainer.args.train_batch_size
     rows = next(iter(example.values())).shape[0]
     if rows == 1 < size:
-        raise InputError("its batches are one row each, of packed samples: without padding_free= it is sized")
+        raise InputError(
+            f"a batch of the script has one row, not {size}: packed samples are not sized; leave out "
+            "packing= and padding_free=, or give the trainer more samples"
+        )
     of_sample = max(1, rows // size)  # pairs are two
 
     def build(batch: int = size) -> Any:

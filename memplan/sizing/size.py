@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -228,7 +227,7 @@ def size(
         )
         files = [train_config] if isinstance(train_config, str | PathLike) else train_config
         request = with_settings(
-            request, [Path(one) for one in files], _given(request), notes.append, shlex.split(script_args)
+            request, [Path(one) for one in files], _given(request), notes.append, script_args
         )
         sizing = request.sizing(request.presets(notes.append), progress, notes.append)
         at_once = sizing.at_once() if sizing.several else []

@@ -17,7 +17,6 @@ from ..devices.device.device import StreamDevice
 from ..devices.sharded.local_tensors import local_tensor
 from ..devices.storage.journal import Journal
 from ..devices.storage.offloaded import bring_back
-from ..graphs.errors import InputError
 from ..graphs.graph import Graph
 from ..guards.guards import Guards
 from ..guards.values_used import BUFFERS, INPUTS
@@ -137,9 +136,12 @@ class PlannedStep:
         complete = undo or self.early
         changed = changed_residents(program) if complete else changed_by_others(program)
         sizes = {x: program.storages[x].bytes for x in sorted(changed)}
-        self.journal = Journal(self.device, sizes, complete=complete)
-        kept = self.journal.bytes if complete else 0
-        _check_host(terms, kept, 0, early=self.early)
+        option = "rollback_on_error=True" if undo else "early_updates=True"
+        self.journal = Journal(self.device, sizes, complete=complete, option=option)
+        machine = terms and (terms.machine or terms.graph.machine)
+        capacity = machine and machine.host_capacity
+        if complete and capacity is not None and self.journal.bytes > capacity:
+            raise self.journal.shortage(0, capacity)
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
         self._moving = [False] * len(program.residents)
@@ -562,19 +564,3 @@ class PlannedStep:
 
 def _keep_nothing(*_changing: Any) -> None:
     """Replace the journal in code that is captured: the journal is written before each replay."""
-
-
-def _check_host(terms: Terms | None, kept: int, planned: int, *, early: bool) -> None:
-    """Check that the host can hold the schedule's and the journal's bytes. Raises InputError if not.
-
-    kept: bytes of the journal.
-    planned: bytes of the schedule.
-    """
-    machine = terms and (terms.machine or terms.graph.machine)
-    capacity = machine and machine.host_capacity
-    if capacity is not None and kept + planned > capacity:
-        option = "early_updates=True" if early else "rollback_on_error=True"
-        raise InputError(
-            f"{option} keeps {kept:,} bytes in host memory in addition to the "
-            f"{planned:,} of the schedule; the machine has {capacity:,}"
-        )

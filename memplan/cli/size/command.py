@@ -5,7 +5,6 @@ The GPU need not be present.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -242,9 +241,8 @@ def size(
 
     with collector_seldom() as leave_out_all:
         request = replace(request, machine=chosen_machine(machine_path, output))
-        words = shlex.split(script_args or "")
         with working(f"reading {model}"):
-            request = with_settings(request, train_configs, _given(), output.note, words)
+            request = with_settings(request, train_configs, _given(), output.note, script_args or "")
         chosen = request.presets(output.note)
         with working(f"reading {model}") as report:
             sizing = request.sizing(chosen, report, output.note)

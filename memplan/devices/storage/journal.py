@@ -10,10 +10,12 @@ from threading import Lock
 
 from torch import Tensor
 
+from ...graphs.machine import Memory
 from ..device.device import Device, Event, PinError, Stream, StreamDevice
 from .arena import Arena
 from .copies import offload
 from .host_buffers import Host, HostBuffer
+from .shortage import ShortageError
 
 _ALIGNMENT = 64
 """Bytes; a copy begins at a multiple."""
@@ -25,23 +27,30 @@ class Journal:
     kept: by storage, its bytes before this iteration changed it.
     overwritten: changed storages that are not kept.
     complete: every iteration can be undone.
+    option: the user's, because of which it is complete.
 
     Copies lie in one pinned arena, which is made for the first and stays: to pin each by itself would take
     longer than to copy it.
     """
 
-    def __init__(self, device: Device, sizes: Mapping[int, int], *, complete: bool = False) -> None:
+    def __init__(
+        self, device: Device, sizes: Mapping[int, int], *, complete: bool = False, option: str = ""
+    ) -> None:
         """Start with nothing kept.
 
         sizes: bytes of each storage that is kept before it is changed; with `complete` of all that change.
 
-        Raises InputError if the machine has not that much host memory.
+        Raises ShortageError if there is not that much host memory.
         """
         self.kept: dict[int, HostBuffer] = {}
         self.overwritten: set[int] = set()
-        self.complete = complete
+        self.complete, self.option = complete, option
         self._device, self._sizes = device, sizes
-        self.host = Host(self.bytes)
+        try:
+            self.host = Host(self.bytes)
+        except ShortageError as error:
+            error.available = None  # whatever the plan, it keeps as much
+            raise
         self._room: dict[int, HostBuffer] = {}
         self._offsets: dict[int, int] | None = None
         self._opening = Lock()
@@ -52,6 +61,15 @@ class Journal:
     def bytes(self) -> int:
         """The bytes that it keeps of an iteration at most."""
         return sum(self._sizes.values())
+
+    def shortage(self, planned: int, capacity: int) -> ShortageError:
+        """Return the error of a host that has no room for it and for `planned` bytes of a schedule."""
+        line = (
+            f"{self.option} keeps {self.bytes:,} bytes in host memory in addition to the "
+            f"{planned:,} of the schedule; the machine has {capacity:,}"
+        )
+        left = capacity - self.bytes
+        return ShortageError.of(Memory.HOST, line, left if left >= 0 else None)
 
     def begin(self) -> None:
         self.kept, self.overwritten, self._ahead = {}, set(), {}

@@ -136,7 +136,8 @@ def kind_and_rate(work: Work, gpu: Gpu) -> tuple[str, str]:
 
 def attention_seconds(work: Work, gpu: Gpu, rate: float) -> float:
     """Return the seconds in which a flash attention computes. rate: FLOP/s of the data sheet."""
-    share = next(value for least, value in reversed(ATTENTION_SHARES.items()) if gpu.capability >= least)
+    known = [value for least, value in ATTENTION_SHARES.items() if gpu.capability >= least]
+    share = known[-1] if known else next(iter(ATTENTION_SHARES.values()))
     # Sixteen units for exponentials alongside 128 of float32, 64 before GeForce's Ampere.
     units = gpu.float32 / (16 if gpu.capability >= (8, 6) else 8)
     computing = work.flops / (share * rate) + work.scores / (EXPONENTIALS * units)

@@ -25,7 +25,6 @@ from ...devices.storage.disk import Disk, File
 from ...devices.storage.host_buffers import Host, HostBuffer
 from ...devices.storage.journal import Journal
 from ...devices.storage.offloaded import Fill
-from ...devices.storage.shortage import ShortageError
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
 from ...graphs.machine import Links, Machine, Memory
@@ -34,7 +33,7 @@ from ...planner.addresses.pinned import pinned_layout
 from ...planner.errors import InvalidScheduleError
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.clock import Queue
-from ...planner.simulator.simulate import Figures, Replay, simulate
+from ...planner.simulator.simulate import simulate
 from ...program.graph import Cost, graph_of
 from ...program.program import Program
 from ...torch_support.unsupported import warn_user
@@ -130,12 +129,15 @@ class Cycle:
         # A schedule that does not hold is refused before any memory is taken for it.
         figures = simulate(graph, schedule, budget=budget, machine=machine).figures
         _check_memories(schedule, machine or Machine())
-        kept = journal.bytes if journal is not None and journal.complete else 0
-        if machine is not None and machine.host_capacity is not None and kept:
-            machine = replace(machine, host_capacity=max(0, machine.host_capacity - kept))
-            within = partial(simulate, graph, schedule, budget=budget, machine=machine)
-            option = "rollback_on_error=True" if ends_jobs else "early_updates=True"
-            figures = _check_host(within, option, machine.host_capacity or 0, kept, figures.host_peak)
+        kept = 0
+        if journal is not None and journal.complete:
+            kept, capacity = journal.bytes, machine and machine.host_capacity
+            if machine is not None and capacity is not None:
+                machine = replace(machine, host_capacity=max(0, capacity - kept))
+                try:  # with less memory, copies to the host wait for room
+                    figures = simulate(graph, schedule, budget=budget, machine=machine).figures
+                except InvalidScheduleError:
+                    raise journal.shortage(figures.host_peak, capacity) from None
         self.program, self.graph, self.schedule = program, graph, schedule
         self.device = device or device_of(program.device)
         self.places = _places(graph, schedule)
@@ -558,25 +560,6 @@ def _check_memories(schedule: Schedule, machine: Machine) -> None:
             f"running a schedule that uses the memory {names[len(LETTERS)]!r} is not supported: copies go to "
             f"the host and to one memory below it. Solve for a machine file without {names[len(LETTERS)]!r}"
         )
-
-
-def _check_host(within: Callable[[], Replay], option: str, left: int, kept: int, planned: int) -> Figures:
-    """Return the schedule's figures with the host memory that a journal leaves. Raises ShortageError.
-
-    within: simulates the schedule in that.
-    option: because of which there is a journal.
-    left: bytes that the journal leaves of the host.
-    kept: the journal's.
-    planned: bytes of the schedule with as much as it likes: with less, copies to the host wait for room.
-    """
-    try:
-        return within().figures
-    except InvalidScheduleError:
-        line = (
-            f"{option} keeps {kept:,} bytes in host memory in addition to the "
-            f"{planned:,} of the schedule; the machine has {kept + left:,}"
-        )
-        raise ShortageError.of(Memory.HOST, line, left) from None
 
 
 def _places(graph: Graph, schedule: Schedule) -> Sequence[Place]:

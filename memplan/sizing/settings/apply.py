@@ -33,15 +33,15 @@ def with_settings(
     paths: Sequence[Path],
     given: Collection[str],
     note: Note,
-    words: Sequence[str] = (),
+    script_args: str = "",
 ) -> SizeRequest:
     """Return the request with what files of settings say, which notes tell. Raises InputError, one line.
 
     paths: files that go with the model, which may itself be one.
     given: names of options that the user gave, as `Settings.options` has them, and 'total', 'ranks', 'link'.
-    words: the command line of a script.
+    script_args: the command line of a script.
     """
-    request, found = with_script(request, words)
+    request, found = with_script(request, script_args)
     model, files = request.model, [*paths]
     of_model = isinstance(model, str) and is_settings(Path(model))
     if of_model:

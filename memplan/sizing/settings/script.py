@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from ...graphs.errors import InputError
 from ..request import SizeRequest
 from .distributed import read_deepspeed
 from .settings import Keys, Settings
 from .trainers import read_arguments
 
 
-def with_script(request: SizeRequest, words: Sequence[str] = ()) -> tuple[SizeRequest, list[Settings]]:
+def with_script(request: SizeRequest, line: str = "") -> tuple[SizeRequest, list[Settings]]:
     """Return the request with the model of a Trainer's script, and what the script says.
 
-    A model that is no such script stays. words: the script's command line. Raises InputError, one line.
+    A model that is no such script stays. line: the script's command line. Raises InputError, one line.
     """
     from ...model.trainer_script import BATCHES, is_trainer_script, read_trainer_script
 
     if not isinstance(request.model, str) or not is_trainer_script(path := Path(request.model)):
+        if line:
+            raise InputError("--script-args is for scripts of transformers' Trainer: leave it out")
         return request, []
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise InputError(f"--script-args {line!r} is no command line: {error}") from None
     script = read_trainer_script(path, words)
     settings = Settings(path.name, f"a script of {script.kind}, up to train()")
-    row = {
-        name: getattr(value, "value", value) for name, value in script.arguments.items()
-    }  # of enumerations
+    values = script.arguments.items()
+    row = {name: getattr(value, "value", value) for name, value in values}  # of enumerations
     read_arguments(Keys(row, str(path)), settings)
     shapes = ", ".join(f"{name} {list(shape)}" for name, shape in script.batch.items())
     settings.said.append(f"the largest of its first {BATCHES} batches: {shapes}")

@@ -64,7 +64,7 @@ def with_less(
         except Exception as error:
             # Without the note some weights may be updated already: a repeat would update them twice.
             undone = UNDONE in getattr(error, "__notes__", ())
-            short = isinstance(error, ShortageError)
+            short = isinstance(error, ShortageError) and _kept_bytes(first, error.memory) > 0
             if first.budget is None or not undone or not (short or is_out_of_memory(error)):
                 raise
             # What the iteration's own frames hold would take memory while it is repeated. All that is raised
@@ -113,14 +113,21 @@ def _with_less_below(
     first: PlannedStep, step: Planned, error: ShortageError, share: float, smaller: Smaller[Planned]
 ) -> tuple[Planned, str]:
     """Return a step that has less on the host, or on the disk, and what is said of it."""
-    assert first.cycle is not None
     assert step.budget is not None
-    figures, name = first.cycle.figures, error.memory.name.lower()
-    size = int(share * (figures.host_peak if error.memory == Memory.HOST else figures.disk_peak))
+    size, name = int(share * _kept_bytes(first, error.memory)), error.memory.name.lower()
     if error.available is not None:
         size = min(size, error.available)
     step = smaller(step, step.budget, (error.memory, size))
-    return step, f"{error}; the iteration is repeated by a plan with {format_bytes(size)} on the {name}"
+    return (
+        step,
+        f"{error}; the iteration is repeated by a plan with {format_bytes(size)} on the {name}",
+    )
+
+
+def _kept_bytes(step: PlannedStep, memory: Memory) -> int:
+    """Return the bytes that the plan has in a memory below the device, of which another may have fewer."""
+    figures = None if step.cycle is None else step.cycle.figures
+    return 0 if figures is None else figures.host_peak if memory == Memory.HOST else figures.disk_peak
 
 
 def _seconds(step: PlannedStep) -> float:

@@ -100,8 +100,8 @@ LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
     ],
 )
 def test_attention_takes_what_its_authors_measured(gpu, width, causal, published):
-    """10^12 FLOP/s of forward and backward by length: FlashAttention-2, figure 4; cuDNN in FlashAttention-3's
-    figures 5 and 6, of which the times are added."""
+    """10^12 FLOP/s of forward and backward by length: FlashAttention-2, figure 4, as recalled; cuDNN in
+    FlashAttention-3's figures 5 and 6, of which the times are added."""
     found = []
     for length in LENGTHS:
         q = torch.empty(16384 // length, 2048 // width, length, width, dtype=torch.bfloat16, device="meta")
@@ -115,6 +115,16 @@ def test_attention_takes_what_its_authors_measured(gpu, width, causal, published
         both = [seconds(work, find_gpu(gpu)) for work in (forward, backward)]
         found.append((forward.flops + backward.flops) / sum(both) / 1e12)
     assert found == pytest.approx(published, rel=0.2)
+
+
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
+def test_attention_has_a_time_on_each_gpu(gpu):
+    """Also where PyTorch has no flash attention, and a script asks for it all the same."""
+    longer = []
+    for length in (64, 1024, 8192):
+        q = torch.empty(1, 4, length, 64, dtype=torch.float16, device="meta")
+        longer.append(seconds(work_of(FLASH.default, (q, q, q), {}, (q, q[..., 0])), gpu))
+    assert 0 < longer[0] < longer[1] < longer[2] < 10
 
 
 def test_the_thread_takes_longer_for_libraries_and_on_earlier_hosts():

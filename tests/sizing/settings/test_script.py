@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import memplan
 import pytest
 from click.testing import CliRunner
 from memplan.cli.main import main
-
-from tests.model.test_trainer_script import CONFIG, SCRIPT
+from memplan.graphs.errors import InputError
+from trainer_scripts import CONFIG, SCRIPT
 
 OF_SCRIPT = ("--batch", "2", "--accumulate", "3", "--autocast", "bf16", "--optimizer", "adamw8bit")
 
@@ -39,3 +40,23 @@ def test_a_script_is_sized_as_its_configuration(tmp_path: Path, monkeypatch: pyt
     assert [row["time"] for row in answer["batches"]] == pytest.approx(
         [row["time"] for row in wanted["batches"]]
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "line"),
+    [
+        ("train.py", "'a", '--script-args "\'a" is no command line: No closing quotation'),
+        ("model.py", "--x 1", "--script-args is for scripts of transformers' Trainer: leave it out"),
+    ],
+)
+def test_a_command_line_that_can_not_be_is_one_line(
+    model: str, words: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    Path("model.py").write_text("def build(): ...")
+    done = CliRunner().invoke(main, ["size", model, "--gpu", "rtx3060", "--script-args", words])
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"plan: error: {line}")
+    with pytest.raises(InputError) as refused:
+        memplan.size(model, "rtx3060", script_args=words)
+    assert str(refused.value) == line.replace("--script-args", "script_args=")

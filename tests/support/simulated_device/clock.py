@@ -22,7 +22,7 @@ from memplan.runtime.run import queues, streams
 
 
 class _Host(local):
-    """seconds: of the calling thread."""
+    """The time of each thread of the host. seconds: of the calling thread."""
 
     seconds = 0.0
 

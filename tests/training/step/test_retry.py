@@ -6,13 +6,18 @@ import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import unplanned
 from five_layers import INPUTS, adamw, loss_of, model, optimized
 from memplan.devices.device.cpu import Cpu
+from memplan.devices.device.device import PinError
+from memplan.devices.storage import host_buffers, journal
+from memplan.devices.storage.shortage import ShortageError
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.run import cycle
 from memplan.solvers.registry.run import solve_or_unpin
@@ -150,6 +155,28 @@ def trained(
 def assert_same(own: nn.Module, theirs: nn.Module) -> None:
     for mine, other in zip(own.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+def test_what_no_plan_needs_less_of_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undoing keeps as much whatever the plan, which has nothing on the host."""
+    module, baseline = model(), model()
+    optimizer, eager = adamw(module), adamw(baseline)
+    step = optimized(module, optimizer, rollback_on_error=True)
+    torch.manual_seed(1)
+
+    def unpinned(*_given: Any) -> Any:
+        raise PinError("refused, on purpose")
+
+    def refused(*_given: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "Arena", unpinned)
+        patch.setattr(host_buffers, "np", SimpleNamespace(empty=refused, uint8=np.uint8))
+        with pytest.raises(ShortageError, match=r"the host has no memory for another .* bytes"):
+            step(INPUTS)
+    step(INPUTS)
+    assert_same(module, trained(baseline, eager, 1))
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

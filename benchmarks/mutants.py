@@ -8,10 +8,13 @@ in mutation/equivalent.py, each with its reason.
 
     python benchmarks/mutants.py record [--jobs 2]           which test runs which line; once per state
     python benchmarks/mutants.py run [--count 200] [--seed 1] [--only runtime,training] [--every] [--jobs 2]
+    python benchmarks/mutants.py run --near                  without records: the test files near each mutant
     python benchmarks/mutants.py table                       by package; the tests that alone kill a mutant
 
 Records and outcomes are kept in build/mutants, under a name of the sources and tests; each command goes on
 where it was ended. With --every all tests of a mutant run, so that `table` can say what each kills alone.
+With --near a mutant meets the test files nearest to its source by imports, for 40 seconds of processor time
+at most: more survive than with all tests that reach them.
 """
 
 from __future__ import annotations
@@ -19,16 +22,21 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
 from mutation.draw import PACKAGES, Mutant, drawn
-from mutation.reach import Reach, record, state, within
+from mutation.near import near
+from mutation.reach import SELECTION, Reach, record, state, within
 from mutation.recorder import ROOT
 from mutation.trial import SECONDS, Outcome, Tree
 
 FOLDER = ROOT / "build" / "mutants"
+
+LIMITED = ("-p", "mutation.limit", "--timeout=200")
+"""Of near tests: a run ends after NEAR_SECONDS; a test that takes 200 s by the clock has failed."""
 
 
 def known(file: Path) -> list[list[str]]:
@@ -41,12 +49,13 @@ def known(file: Path) -> list[list[str]]:
 
 def run(folder: Path, options: argparse.Namespace) -> None:
     """Run the mutants of a draw that have no outcome yet."""
-    reach, table = Reach(folder), outcomes(folder, every=options.every)
+    tests_of, table = finder(folder, options), outcomes(folder, options)
     done = {tuple(row[:3]) for row in known(table)}
     packages = options.only.split(",") if options.only else [*PACKAGES]
     waiting = [
         m for m in drawn(ROOT, packages, options.count, options.seed) if tuple(map(str, m)) not in done
     ]
+    arguments = ["-m", SELECTION, "-x", *LIMITED] if options.near else [] if options.every else ["-x"]
     trees = SimpleQueue[Tree]()
     for _ in range(options.jobs):
         trees.put(Tree())
@@ -54,8 +63,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
     def outcome(mutant: Mutant) -> Outcome:
         tree = trees.get()
         try:
-            tests = within(reach.tests(mutant.file, mutant.line), reach.seconds, SECONDS)
-            return tree.outcome(mutant, tests, every=options.every)
+            return tree.outcome(mutant, tests_of(mutant), arguments)
         finally:
             trees.put(tree)
 
@@ -67,14 +75,28 @@ def run(folder: Path, options: argparse.Namespace) -> None:
             print(f"{place}: {found.before}  ->  {found.after}: {found.end}", flush=True)
 
 
-def outcomes(folder: Path, *, every: bool) -> Path:
-    """Return the table of outcomes: with all tests, or up to the first that fails."""
-    return folder / ("every.csv" if every else "first.csv")
+def finder(folder: Path, options: argparse.Namespace) -> Callable[[Mutant], list[list[str]]]:
+    """Return the function that gives the tests of a mutant, by runs."""
+    if options.near:
+        return lambda mutant: near(mutant.file)
+    reach = Reach(folder)
+
+    def reaching(mutant: Mutant) -> list[list[str]]:
+        tests = within(reach.tests(mutant.file, mutant.line), reach.seconds, SECONDS)
+        return [tests] if tests else []
+
+    return reaching
+
+
+def outcomes(folder: Path, options: argparse.Namespace) -> Path:
+    """Return the table of outcomes: with all tests, up to the first that fails, or of tests that are near."""
+    return folder / ("near.csv" if options.near else "every.csv" if options.every else "first.csv")
 
 
 def table(folder: Path) -> None:
     """Print how many mutants of each package are killed, and what each test kills alone."""
-    rows = {tuple(row[:3]): row for every in (False, True) for row in known(outcomes(folder, every=every))}
+    names = ("near.csv", "first.csv", "every.csv")  # a later one says more of a mutant
+    rows = {tuple(row[:3]): row for name in names for row in known(folder / name)}
     ends = defaultdict[str, Counter[str]](Counter)
     for row in rows.values():
         ends[row[0].partition("/")[0]][row[5]] += 1
@@ -87,7 +109,7 @@ def table(folder: Path) -> None:
         timeouts = f" ({of['timeout']})" if of["timeout"] else ""
         cells = (package, of.total(), share + timeouts, of["equivalent"], of["survived"], of["unreached"])
         print(f"| {' | '.join(map(str, cells))} |")
-    alone = Counter(row[7] for row in known(outcomes(folder, every=True)) if row[7] and "\n" not in row[7])
+    alone = Counter(row[7] for row in known(folder / "every.csv") if row[7] and "\n" not in row[7])
     for test, count in alone.most_common():
         print(f"{count}\t{test}")
 
@@ -99,9 +121,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="packages, with commas between them")
     parser.add_argument("--every", action="store_true", help="run all tests of a mutant, whatever fails")
+    parser.add_argument(
+        "--near", action="store_true", help="run the test files near a mutant, without records"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     folder = FOLDER / state()
+    folder.mkdir(parents=True, exist_ok=True)
     if options.command == "record":
         record(folder, options.jobs)
     elif options.command == "run":

@@ -22,6 +22,9 @@ from .recorder import ROOT
 SECONDS = 30.0
 """Recorded seconds that the tests of one mutant take together."""
 
+NEAR_SECONDS = 20.0
+"""Seconds of processor time of a run of near test files, with what they import."""
+
 LIMIT = 150
 """Seconds of processor time after which a mutant counts as killed: five times what the tests took."""
 
@@ -37,7 +40,7 @@ class Outcome(NamedTuple):
 
     end: killed, timeout, survived, equivalent, or unreached if no test is known to run its file.
     failed: the tests that failed.
-    tests: how many ran at most.
+    tests: how many ran at most; of near ones, how many files.
     """
 
     mutant: Mutant
@@ -61,32 +64,48 @@ class Tree:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.path / name, follow_symlinks=False)
 
-    def outcome(self, mutant: Mutant, tests: Sequence[str], *, every: bool = False) -> Outcome:
-        """Run the tests on a mutant until one fails. every: run them all, whatever fails."""
+    def outcome(
+        self, mutant: Mutant, runs: Sequence[Sequence[str]], options: Sequence[str] = ("-x",)
+    ) -> Outcome:
+        """Run the tests on a mutant until a run has one that fails.
+
+        runs: names of tests, or files of them; a run is a process.
+        options: pytest's.
+        """
         path = self.path / mutant.file
         source = path.read_text()
         made = mutated(source, mutant.line, mutant.number)
         before = source.splitlines()[mutant.line - 1].strip()
         after = _changed(source, made)
-        if not tests:
+        if not runs:
             return Outcome(mutant, before, after, "unreached", 0, ())
         path.write_text(made)
+        end, failed, count = "survived", tuple[str, ...](), 0
         try:
-            end, failed = self._end(tests, every=every)
+            for tests in runs:
+                count += len(tests)
+                end, failed = self._end(tests, options)
+                if end != "survived":
+                    break
         finally:
             path.write_text(source)
         if end == "survived" and (mutant.file, function_at(source, mutant.line), before, after) in EQUIVALENT:
             end = "equivalent"
-        return Outcome(mutant, before, after, end, len(tests), failed)
+        return Outcome(mutant, before, after, end, count, failed)
 
-    def _end(self, tests: Sequence[str], *, every: bool) -> tuple[str, tuple[str, ...]]:
+    def _end(self, tests: Sequence[str], options: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         names = self.path / "tests.txt"
         names.write_text("\n".join(tests))
-        environment = {**os.environ, "PYTHONPATH": str(self.path), "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(self.path), str(ROOT / "benchmarks"))),
+            "OMP_NUM_THREADS": "1",
+            "MOST_SECONDS": str(NEAR_SECONDS),
+        }
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider"]
         try:
             done = subprocess.run(
-                [*command, *([] if every else ["-x"]), f"@{names}"],
+                [*command, *options, f"@{names}"],
                 cwd=self.path,
                 env=environment,
                 capture_output=True,
@@ -100,7 +119,8 @@ class Tree:
             return "timeout", ()
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         failed = tuple(line.split(" - ")[0].partition(" ")[2] for line in lines)
-        return ("killed" if done.returncode else "survived"), failed
+        # Code 2 without a failure: time was over. Code 5: no test of the files is one of `make test`.
+        return ("killed" if failed or done.returncode not in (0, 2, 5) else "survived"), failed
 
 
 def _limit() -> None:

@@ -11,6 +11,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from mutation.draw import drawn, lines_of
 from mutation.mutations import Sites, function_at, mutated
+from mutation.near import FILES, near
 from mutation.reach import Reach, within
 
 SOURCE = """
@@ -74,3 +75,31 @@ def test_a_test_that_fails_without_a_mutant_kills_none() -> None:
     reach = object.__new__(Reach)
     reach.seconds, reach._files = {"slow": 2.0, "fast": 1.0}, {"a.py": {3: {"slow", "fast", "fails"}}}
     assert reach.tests("a.py", 3) == ["fast", "slow"]
+
+
+def test_the_nearest_test_files_come_first(tmp_path: Path) -> None:
+    """Its own by their names, whatever they import; then those that import it, over few files first."""
+    files = {
+        "memplan/planner/least.py": SOURCE,
+        "memplan/planner/most.py": "from .least import least",
+        "memplan/planner/other.py": "",
+        "tests/planner/test_least_odd.py": "from memplan.planner.most import least",
+        "tests/planner/test_leastwise.py": "from memplan.planner.most import least",
+        "tests/planner/test_other.py": "from memplan.planner.other import any",
+        "tests/cli/test_show.py": "from memplan.planner.least import least",
+        "tests/cli/test_solve.py": "from memplan.planner.most import least",
+        "tests/support/lists.py": "from memplan.planner.least import least",
+        "tests/cli/test_far.py": "from lists import least\nfrom memplan.planner.other import any",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    first, more = near("planner/least.py", tmp_path)
+    assert first == [
+        "tests/planner/test_least_odd.py",
+        "tests/cli/test_show.py",
+        "tests/planner/test_leastwise.py",
+    ]
+    assert more == ["tests/cli/test_solve.py", "tests/cli/test_far.py"]
+    assert len(first) == FILES[0]
+    assert near("planner/unknown.py", tmp_path) == []

@@ -11,7 +11,7 @@ moves, rounds, nodes, or the end of the search.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import version
@@ -113,9 +113,12 @@ def _whole(graph: Graph) -> Graph:
     return replace(graph, operations=replace(operations, time=np.rint(8 * operations.time), modes=modes))
 
 
-def problems() -> Iterator[tuple[str, str, Problem]]:
-    """Instance, share, problem. Each has a graph of its own: nothing kept for one is found by another."""
-    for instance in instances():
+def problems(only: Collection[str] = ()) -> Iterator[tuple[str, str, Problem]]:
+    """Instance, share, problem. Each has a graph of its own: nothing kept for one is found by another.
+
+    only: instances; empty for all.
+    """
+    for instance in only or instances():
         for share, part in SHARES.items():
             graph, machine = instances()[instance]
             low, high = minimum_memory(graph, machine), baseline(graph).peak
@@ -127,13 +130,16 @@ def solvers() -> list[str]:
     return [entry.name for entry in registry.entries() if entry.module.startswith(".")]
 
 
-def solver_rows(solver: str) -> list[str]:
-    """For each problem what the solver answers: digest, seconds and peak, or the class of its refusal."""
+def solver_rows(solver: str, only: Collection[str] = ()) -> list[str]:
+    """For each problem what the solver answers: digest, seconds and peak, or the class of its refusal.
+
+    only: instances; empty for all.
+    """
     left_out = LEFT_OUT.get(solver, ((), ""))[0]
     needs_links = registry.entry(solver).needs_links
     return [
         f"{instance} {share}\t{_answer(solver, problem)}"
-        for instance, share, problem in problems()
+        for instance, share, problem in problems(only)
         if instance not in left_out and (moves(problem.machine) or not needs_links)
     ]
 
@@ -156,11 +162,11 @@ def _digest(schedule: Schedule) -> str:
     return sha256(repr((text, initial)).encode()).hexdigest()[:16]
 
 
-def bound_rows() -> list[str]:
-    """For each problem the lower bounds in seconds."""
+def bound_rows(only: Collection[str] = ()) -> list[str]:
+    """For each problem the lower bounds in seconds. only: instances; empty for all."""
     return [
         f"{instance} {share}\t{bound}\t{value!r}"
-        for instance, share, problem in problems()
+        for instance, share, problem in problems(only)
         for bound, value in _bounds(problem)
     ]
 

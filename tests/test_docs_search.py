@@ -1,4 +1,4 @@
-"""Searches of the built site find the right page among the first three.
+"""The built site: searches find the right page among the first three, pages fit a phone.
 
 The site's own search runs, in node: Sphinx's searchtools.js with the index of the site.
 """
@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from page_widths import CHROMIUM, WIDTHS, probed
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -65,14 +66,31 @@ console.log(JSON.stringify(found));
 """
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sphinx")
+    pytest.importorskip("furo")
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", DOCS, folder], check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.scripts
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["cli", "index", "choose", "comparisons", "reference/commands"])
+def test_pages_fit_a_phone_and_a_desk(site: Path, name: str) -> None:
+    for width, dark in WIDTHS:
+        found = probed(site / f"{name}.html", width, dark)
+        assert found["page"], (width, dark)
+        assert not found["out"], (width, found["out"])
+        assert (found["ground"] < 0.2 and found["ink"] > 0.7) if dark else found["ground"] > 0.8
+
+
 @pytest.mark.scripts
 @pytest.mark.skipif(NODE is None, reason="there is no node")
 @pytest.mark.timeout(300)
-def test_searches_find_the_right_page_among_the_first_three(tmp_path: Path) -> None:
-    pytest.importorskip("sphinx")
-    pytest.importorskip("furo")
-    site = tmp_path / "site"
-    subprocess.run([sys.executable, "-m", "sphinx", "-q", DOCS, site], check=True, capture_output=True)
+def test_searches_find_the_right_page_among_the_first_three(site: Path, tmp_path: Path) -> None:
     (tmp_path / "run.js").write_text(RUN)
     ended = subprocess.run(
         [str(NODE), tmp_path / "run.js", site, *SEARCHES], check=True, capture_output=True, text=True

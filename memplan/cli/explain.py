@@ -1,4 +1,4 @@
-"""`plan explain`: who owns the memory's peak in a recording that PyTorch made, and what a plan could save."""
+"""`plan explain`: who owns the memory's peak in a recording of PyTorch or XLA, and what a plan could save."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import click
 from rich.text import Text
 
-from ..exchange.recorded.owners import OFFLOADABLE, RECOMPUTABLE, Owner, kinds, lines, modules
+from ..exchange.recorded.owners import OFFLOADABLE, OUTPUTS, RECOMPUTABLE, Owner, kinds, lines, modules
 from ..exchange.recorded.read import read_recording
-from ..exchange.recorded.recording import Recording
+from ..exchange.recorded.recording import XLA, Recording
 from ..graphs.errors import InputError
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
@@ -21,6 +21,8 @@ from .printing.output import Output, Row, labelled, table
 
 _MOST = 10
 """Lines and modules that are shown."""
+_NOTABLE = 0.05
+"""Share of the peak above which outputs are worth a word."""
 _FRAGMENTED = 0.1
 """Share of the reserved bytes above which unused ones are worth a word."""
 
@@ -32,15 +34,17 @@ _FRAGMENTED = 0.1
 )
 @output_options
 def explain(file: Path, device: int | None, output: Output) -> None:
-    """Say who owns the peak of FILE, a recording of memory that PyTorch made, and what a plan could save.
+    """Say who owns the peak of FILE, a recording of memory of PyTorch or XLA, and what a plan could save.
 
-    FILE is a snapshot (torch.cuda.memory._dump_snapshot, after _record_memory_history) or a trace of
-    torch.profiler with profile_memory=True; with_stack=True adds lines and modules. A snapshot is a pickle:
-    it is read without executing anything.
+    FILE is a snapshot (torch.cuda.memory._dump_snapshot, after _record_memory_history), a trace of
+    torch.profiler with profile_memory=True, or a buffer assignment that XLA writes with
+    XLA_FLAGS=--xla_dump_to=FOLDER. with_stack=True adds lines and modules to a trace. A snapshot is a
+    pickle: it is read without executing anything.
 
     \b
     plan explain snapshot.pickle
     plan explain trace.json.gz --device 1
+    plan explain module_0005.jit_step.cpu_after_optimizations-buffer-assignment.txt
     """
     recording = read_recording(file, device)
     if not recording.peak:
@@ -60,6 +64,7 @@ def _document(recording: Recording, by_kind: Sequence[Owner]) -> dict[str, Any]:
         ]
 
     return {
+        "source": recording.source,
         "device": recording.device,
         "peak": recording.peak,
         "reserved": recording.reserved,
@@ -85,7 +90,8 @@ def _lines(recording: Recording, by_kind: Sequence[Owner]) -> Iterator[Text]:
 
 def _facts(recording: Recording) -> Iterator[Row]:
     blocks = sum(1 for _one in recording.at_peak())
-    yield "peak", f"{spelled(recording.peak)} on {recording.device}, in {blocks:,} blocks"
+    where = "of" if recording.source == XLA else "on"
+    yield "peak", f"{spelled(recording.peak)} {where} {recording.device}, in {blocks:,} blocks"
     if recording.oom is not None:
         yield "out of memory", f"an allocation of {spelled(recording.oom)} failed"
     unused = (recording.reserved or 0) - recording.peak
@@ -125,9 +131,19 @@ def _advice(recording: Recording, by_kind: Sequence[Owner]) -> Iterator[Row]:
     if offloaded > recomputed:
         more = format_bytes(offloaded - recomputed)
         yield "with a host", f"{more} of weights and optimizer states can be offloaded in addition"
-    if not offloaded:
+    if not offloaded and recording.source == XLA:
+        yield "a plan", "what it could save is unknown: no name of the program says what the values are"
+    elif not offloaded:
         yield "a plan", "what it could save is unknown: no stack says what the blocks are"
+    outputs = _share(by_kind, [OUTPUTS])
+    if outputs > _NOTABLE * peak:
+        donated = "take no parameter's bytes: jax.jit(…, donate_argnums=…) lets them"
+        yield "outputs", f"{format_bytes(outputs)} {donated}"
     # Half of what can be saved at most: a budget that a plan reaches without much recomputation.
     percent = max(1, round(100 * (1 - max(recomputed, offloaded / 2) / peak / 2)))
-    yield "next", f"plan optimize model.py --budget {percent}%    (model.py builds the model: docs/models.md)"
-    yield "in Python", f'step = memplan.optimize(model, inputs, budget="{percent}%")'
+    what = "model.py builds the model: docs/models.md"
+    if recording.source == XLA:
+        what = f"{what}; of PyTorch/XLA, JAX has jax.checkpoint"
+    yield "next", f"plan optimize model.py --budget {percent}%    ({what})"
+    if recording.source != XLA:
+        yield "in Python", f'step = memplan.optimize(model, inputs, budget="{percent}%")'

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError
-from .quantised import QuantisedLinear
+from .quantised import quantise
 
 HEADS = ("classifier", "score", "qa_outputs")
 """Modules of a model that are trained whole: a new task has new ones."""
@@ -68,12 +68,9 @@ def with_adapters(module: nn.Module, wanted: LowRank, quantize: str | None = Non
 
     quantize: a kind of quantised.py for the weights of all linear layers but the output embeddings and heads.
     """
-    linear = {name: widths for name, one in module.named_modules() if (widths := _widths(one)) is not None}
+    linear, left = _linear_layers(module)
     if any(part in (DOWN, UP) for name in linear for part in name.split(".")):
         raise InputError("--lora: the model has adapters already: omit the option")
-    heads = {name for name, _ in module.named_modules() if name.rpartition(".")[2] in HEADS}
-    output = _output_embeddings(module)
-    left = {name for name in linear if module.get_submodule(name) is output or _within(name, heads)}
     targets = [name for name in linear if name not in left]
     if wanted.targets:
         targets = [name for name in linear if name.rpartition(".")[2] in wanted.targets]
@@ -82,18 +79,36 @@ def with_adapters(module: nn.Module, wanted: LowRank, quantize: str | None = Non
         known = f"its linear layers are named {', '.join(there)}" if there else "it has none"
         named = f" named {' or '.join(wanted.targets)}" if wanted.targets else ""
         raise InputError(f"--lora: the model has no linear layer{named} to adapt: {known}")
+    heads = _heads(module)
     # Before the adapters are there: theirs stay trainable.
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(_within(name, heads) and not wanted.targets)
-    for name in () if quantize is None else [name for name in linear if name not in left]:
-        base: Any = module.get_submodule(name)
-        path, _, last = name.rpartition(".")
-        made = QuantisedLinear(*linear[name], bias=base.bias, like=base.weight, kind=str(quantize))
-        setattr(module.get_submodule(path), last, made)
+    if quantize is not None:
+        quantise_linear_layers(module, quantize)
     for name in targets:
         path, _, last = name.rpartition(".")
         base = module.get_submodule(name)
         setattr(module.get_submodule(path), last, Adapted(base, *linear[name], wanted.rank))
+
+
+def quantise_linear_layers(module: nn.Module, kind: str, dtype: torch.dtype | None = None) -> None:
+    """Replace all linear layers but the output embeddings and heads by such with weights in 4 bits.
+
+    kind: of quantised.py. dtype: that they compute in, by default that of each weight.
+    """
+    linear, left = _linear_layers(module)
+    quantise(module, {name: widths for name, widths in linear.items() if name not in left}, kind, dtype)
+
+
+def _linear_layers(module: nn.Module) -> tuple[dict[str, tuple[int, int]], set[str]]:
+    """Return the widths of each linear layer by name, and the names of output embeddings and heads."""
+    linear = {name: widths for name, one in module.named_modules() if (widths := _widths(one)) is not None}
+    heads, output = _heads(module), _output_embeddings(module)
+    return linear, {name for name in linear if module.get_submodule(name) is output or _within(name, heads)}
+
+
+def _heads(module: nn.Module) -> set[str]:
+    return {name for name, _ in module.named_modules() if name.rpartition(".")[2] in HEADS}
 
 
 def _widths(module: nn.Module) -> tuple[int, int] | None:

@@ -44,12 +44,23 @@ for _name, _schema, _fake in (
 _OPERATORS: Any = torch.ops.memplan
 
 
-class QuantisedLinear(nn.Module):
-    """A linear layer with a frozen weight in 4 bits. dtype: that it computes in."""
+class QuantisedLinear(nn.Linear):
+    """A linear layer with a frozen weight in 4 bits, for peft a layer that adapters can be around.
 
-    def __init__(self, inputs: int, outputs: int, bias: nn.Parameter | None, like: Tensor, kind: str) -> None:
-        super().__init__()
-        self.in_features, self.out_features, self.dtype = inputs, outputs, like.dtype
+    dtype: that it computes in; None: that of `like`, a tensor on its device.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, int],
+        bias: nn.Parameter | None,
+        like: Tensor,
+        kind: str,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        nn.Module.__init__(self)  # nn.Linear's would make a whole weight
+        inputs, outputs = self.in_features, self.out_features = widths
+        self.dtype = dtype or like.dtype
         elements = inputs * outputs
         blocks = -(-elements // BLOCK)
 
@@ -69,7 +80,8 @@ class QuantisedLinear(nn.Module):
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # the name that nn.Linear's has
+        x = input
         bias = None if self.bias is None else self.bias.to(self.dtype)
         return _Product.apply(x.to(self.dtype), bias, self).to(x.dtype)  # pyright: ignore
 
@@ -80,6 +92,15 @@ class QuantisedLinear(nn.Module):
             scales = _OPERATORS.dequantise_scales(scales, self.nested_scales, self.nested_table, self.offset)
         shape = [self.out_features, self.in_features]
         return _OPERATORS.dequantise_weight(self.weight, scales, shape, self.dtype)
+
+
+def quantise(module: nn.Module, layers: Mapping[str, tuple[int, int]], kind: str, dtype: Any = None) -> None:
+    """Replace linear layers of a module. layers: widths by name. dtype: as QuantisedLinear's."""
+    for name, widths in layers.items():
+        base: Any = module.get_submodule(name)
+        path, _, last = name.rpartition(".")
+        made = QuantisedLinear(widths, base.bias, base.weight, kind, dtype)
+        setattr(module.get_submodule(path), last, made)
 
 
 class _Product(torch.autograd.Function):

@@ -5,13 +5,18 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.exchange.recorded.owners import KINDS
+from xla_dumps import ASSIGNMENT, NAME, dump
 
+SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "plan-output.schema.json"
 TORCH = "/usr/lib/python3/site-packages/torch/"
 USER = {"filename": "/a/train.py", "name": "f", "line": 9}
 
@@ -58,6 +63,47 @@ def test_the_peak_its_owners_and_the_next_command() -> None:
         assert line in result.stdout, result.stdout
 
 
+def test_a_program_of_xla() -> None:
+    dump()
+    result = plan(f"{NAME}-buffer-assignment.txt")
+    assert result.exit_code == 0, result.stderr
+    for line in (
+        f"peak  6,408 B = 6.26 KiB of {NAME}, in 9 blocks",
+        "can recompute or offload activations, 1.56 KiB: at most 25% less",
+        "1.95 KiB of weights and optimizer states can be offloaded in addition",
+        "1000 B take no parameter's bytes: jax.jit(…, donate_argnums=…) lets them",
+        "plan optimize model.py --budget 86%",
+        "of PyTorch/XLA, JAX has jax.checkpoint",
+    ):
+        assert line in result.stdout, result.stdout
+    assert "memplan.optimize" not in result.stdout
+
+
+def test_json_is_of_the_schema() -> None:
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    schema = json.loads(SCHEMA.read_text())
+    dump()
+    for file in ("snapshot.pickle", f"{NAME}-buffer-assignment.txt"):
+        document = json.loads(plan(file, "--json").stdout)
+        jsonschema.validate(document, {**schema, "$ref": "#/$defs/explain"})
+    assert document["source"] == "xla"
+    of_kind = schema["$defs"]["explain"]["properties"]["kinds"]["items"]["properties"]["name"]["enum"]
+    assert of_kind == [*KINDS]
+
+
+@pytest.mark.scripts
+def test_junk_anywhere_in_an_assignment_is_one_line() -> None:
+    """Each word and number of the file replaced: it is read, or refused in one line."""
+    dump()
+    path = Path(f"{NAME}-buffer-assignment.txt")
+    for word in re.finditer(r"\w+|[^\w\s]", ASSIGNMENT):
+        for junk in ("", "x", "-1", "9" * 40, "\n", "é"):
+            path.write_text(ASSIGNMENT[: word.start()] + junk + ASSIGNMENT[word.end() :])
+            result = plan(str(path))
+            assert result.exit_code in (0, 2), (word, junk, result.exception)
+            assert len(result.stderr.splitlines()) <= 1, (word, junk)
+
+
 def test_json_has_the_bytes() -> None:
     document = json.loads(plan("snapshot.pickle", "--json").stdout)
     assert (document["peak"], document["failed_allocation"], document["reserved"]) == (2**22, 2**22, 2**23)
@@ -80,9 +126,18 @@ def test_without_stacks_nothing_is_promised() -> None:
         (["snapshots.pickle"], "snapshots.pickle: no such file: is it snapshot.pickle?"),
         (["snapshot.pickle", "--device", "2"], "has nothing of device 2, but of 0"),
         (["."], ".: cannot be read: it is a folder"),
+        (
+            ["nsight.sqlite"],
+            "is an export of Nsight Systems, which knows no tensors; PyTorch",
+        ),
+        (["other.db"], "is an SQLite database; PyTorch writes its snapshots as pickles: torch.cuda.memory._"),
     ],
 )
 def test_what_is_wrong_is_one_line(words: list[str], line: str) -> None:
+    for name, table in (("nsight.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL"), ("other.db", "blocks")):
+        database = sqlite3.connect(name)
+        database.execute(f"CREATE TABLE {table} (id INTEGER)")
+        database.close()
     result = plan(*words)
     assert result.exit_code == 2
     assert line in result.stderr

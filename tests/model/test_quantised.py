@@ -25,7 +25,7 @@ def test_bytes_are_those_of_bitsandbytes(kind: str) -> None:
     layer = bitsandbytes.nn.Linear4bit(256, 192, bias=False, quant_type="nf4", compress_statistics=nested)
     layer.to("cpu")
     theirs = [layer.weight, *read_attached(attached_places(layer)).values()]
-    ours = QuantisedLinear(256, 192, bias=None, like=torch.empty(()), kind=kind)
+    ours = QuantisedLinear((256, 192), None, torch.empty(()), kind)
     tensors = (*ours.parameters(), *ours.buffers())
     assert sorted(each.nbytes for each in tensors) == sorted(each.nbytes for each in theirs)
 

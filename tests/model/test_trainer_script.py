@@ -69,8 +69,8 @@ def test_a_script_ends_at_train() -> None:
     ("text", "line"),
     [
         (
-            SCRIPT.replace("float32)", "float32, load_in_4bit=True)"),
-            r"4 or 8 bits .*--lora r=16 --quant",
+            SCRIPT.replace("float32)", "float32, load_in_8bit=True)"),
+            r"bitsandbytes' in 4 bits .*--lora r=16 --quant",
         ),
         (
             SCRIPT.replace("__name__ ==", "None =="),

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -19,64 +14,9 @@ from memplan.graphs.generators import chain
 from memplan.report.size import Bar, Section, page
 from memplan.report.tradeoff import Curve
 from memplan.sizing.estimate_range import Span
+from page_widths import CHROMIUM, WIDTHS, probed
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
-
-SMALLEST_TEXT = 9.0
-"""Pixels of height below which a label can't be read."""
-
-PROBE = """
-<script>
-const waiting = setInterval(() => {
-  if (document.getElementById("chart") && !document.body.dataset.ready) return;
-  clearInterval(waiting);
-  const overflow = (node) => getComputedStyle(node).overflowX;
-  const scrolls = (node) => node && (/auto|scroll/.test(overflow(node)) || scrolls(node.parentElement));
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), texts = [];
-  while (walker.nextNode()) {
-    const range = document.createRange(), node = walker.currentNode;
-    range.selectNodeContents(node);
-    if (node.data.trim() && range.getClientRects().length) texts.push([node, range.getBoundingClientRect()]);
-  }
-  const words = (found) => found.slice(0, 5).map(([node]) => node.data.trim());
-  const light = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).reduce((sum, part) => sum + part / 765, 0);
-  const style = getComputedStyle(document.body);
-  parent.postMessage(JSON.stringify({
-    page: document.documentElement.scrollWidth <= innerWidth,
-    width: innerWidth,
-    texts: texts.length,
-    out: words(texts.filter(([node, { right }]) => right > innerWidth + 1 && !scrolls(node.parentElement))),
-    small: words(texts.filter(([, { height }]) => height < SMALLEST)),
-    ground: light(style.backgroundColor),
-    ink: light(style.color),
-  }), "*");
-}, 20);
-</script>
-""".replace("SMALLEST", str(SMALLEST_TEXT))
-
-# A window of chromium is at least 500 pixels wide, a frame in it may be narrower.
-FRAME = """<!doctype html><body><iframe src="{page}" width="{width}" height="900" frameborder="0"></iframe>
-<script>
-addEventListener("message", ({{ data }}) => {{
-  document.body.append(Object.assign(document.createElement("pre"), {{ id: "probe", textContent: data }}));
-}});
-</script></body>"""
-
-
-def probed(path: Path, width: int, dark: bool) -> dict[str, Any]:
-    """Measure a page in a frame of that width."""
-    tried, frame = path.with_name(f"probe-{path.name}"), path.with_name("frame.html")
-    tried.write_text(path.read_text() + PROBE)
-    frame.write_text(FRAME.format(page=tried.as_uri(), width=width))
-    assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
-    command += [f"--user-data-dir={path.parent / 'profile'}", "--window-size=1600,1000", "--dump-dom"]
-    command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", frame.as_uri()]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    found = re.search(r'<pre id="probe">(.*?)</pre>', ran.stdout, re.DOTALL)
-    assert found is not None, ran.stderr
-    return json.loads(unescape(found[1]))
 
 
 def size_page(folder: Path) -> Path:
@@ -130,7 +70,7 @@ def test_nothing_is_cut_off_and_all_text_can_be_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = make(tmp_path)
-    for width, dark in ((390, False), (390, True), (1440, False), (1440, True)):
+    for width, dark in WIDTHS:
         found = probed(path, width, dark)
         assert found["width"] == width
         assert found["texts"] > 20

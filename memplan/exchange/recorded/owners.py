@@ -21,7 +21,11 @@ from .recording import Block, Frame, Recording
 WEIGHTS, STATES, ACTIVATIONS = "weights and buffers", "optimizer states", "activations"
 RECOMPUTED, BACKWARD, STEP = "recomputed activations", "gradients and backward", "the optimizer's step"
 BEFORE, UNKNOWN = "there before the recording", "unknown"
-KINDS = (WEIGHTS, STATES, ACTIVATIONS, RECOMPUTED, BACKWARD, STEP, BEFORE, UNKNOWN)
+PARAMETERS, OUTPUTS, CONSTANTS = "other parameters of the program", "outputs", "constants"
+TEMPORARIES, GAPS = "other temporaries", "gaps in the arena"
+OF_PROGRAM = (PARAMETERS, OUTPUTS, CONSTANTS, TEMPORARIES, GAPS)
+"""Kinds of a program of XLA alone."""
+KINDS = (WEIGHTS, STATES, ACTIVATIONS, RECOMPUTED, BACKWARD, STEP, *OF_PROGRAM, BEFORE, UNKNOWN)
 RECOMPUTABLE = (ACTIVATIONS, RECOMPUTED)
 OFFLOADABLE = (*RECOMPUTABLE, STATES, WEIGHTS)
 
@@ -81,6 +85,8 @@ def _kind_of(recording: Recording) -> Callable[[Block], str]:
     has_frames = any(one.frames and one.begin >= 0 for one in recording.blocks)
 
     def kind(block: Block) -> str:
+        if block.kind:
+            return block.kind
         if not block.frames:
             if block.begin < 0:
                 return BEFORE
@@ -144,9 +150,10 @@ def _line(block: Block) -> str:
     if frame is not None:
         return f"{PurePath(frame.file).name}:{frame.line} {frame.name}"
     operator = next((frame.name for frame in block.frames if frame.name.startswith("aten::")), None)
-    return operator or ("(before the recording)" if block.begin < 0 else "(no Python code in the stack)")
+    unknown = "(before the recording)" if block.begin < 0 else "(no Python code in the stack)"
+    return operator or block.name or unknown
 
 
 def _module(block: Block) -> str:
     names = (frame.name for frame in block.frames if frame.name.startswith(_MODULE))
-    return next(names, "").removeprefix(_MODULE)
+    return block.module or next(names, "").removeprefix(_MODULE)

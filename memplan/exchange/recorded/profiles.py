@@ -13,7 +13,7 @@ import re
 from typing import Any, cast
 
 from ...graphs.files.fields import Row
-from .recording import Block, Frame, Recording
+from .recording import PROFILE, Block, Frame, Recording
 
 MEMORY = "[memory]"
 _CPU, _CUDA = 0, 1
@@ -53,7 +53,8 @@ def recording_of(document: Any, wanted: int | None) -> Recording:
         blocks.append(Block(before, -1, None))
     name = _KINDS.get(device[0], "device")
     reserved = max((_number(one, "Total Reserved") for one in own), default=0)
-    return Recording(name if device[0] == _CPU else f"{name}:{device[1]}", blocks, reserved or None)
+    name = name if device[0] == _CPU else f"{name}:{device[1]}"
+    return Recording(name, blocks, reserved or None, source=PROFILE)
 
 
 def _device(memory: list[Row], wanted: int | None) -> tuple[int, int]:

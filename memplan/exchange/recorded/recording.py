@@ -22,12 +22,20 @@ class Block(NamedTuple):
 
     begin, end: places in the recording; begin is -1 if it was there before, end is None if it is never freed.
     frames: of the code that allocated it, innermost first.
+    kind, module, name: if the file says them itself: of owners.KINDS, of the modules, what to call a block
+        without frames.
     """
 
     size: int
     begin: int
     end: int | None
     frames: tuple[Frame, ...] = ()
+    kind: str = ""
+    module: str = ""
+    name: str = ""
+
+
+SOURCES = SNAPSHOT, PROFILE, XLA = "snapshot", "profile", "xla"
 
 
 class Recording:
@@ -37,12 +45,19 @@ class Recording:
     blocks: all that were there.
     reserved: bytes that the allocator holds, None if unknown.
     oom: bytes of the allocation that failed, None if none did.
+    source: of SOURCES, what wrote it.
     """
 
     def __init__(
-        self, device: str, blocks: Sequence[Block], reserved: int | None = None, oom: int | None = None
+        self,
+        device: str,
+        blocks: Sequence[Block],
+        reserved: int | None = None,
+        oom: int | None = None,
+        source: str = SNAPSHOT,
     ) -> None:
         self.device, self.blocks, self.reserved, self.oom = device, blocks, reserved, oom
+        self.source = source
 
     @cached_property
     def _peak(self) -> tuple[int, int]:

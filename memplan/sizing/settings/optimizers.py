@@ -8,15 +8,16 @@ _NAMES = {
     "adamw": "adamw adamw_hf adamw_torch adamw_torch_fused adamw_apex_fused adamw_torch_xla "
     "adamw_torch_npu_fused paged_adamw paged_adamw_32bit fusedadam deepspeedcpuadam",
     "adam": "adam",
-    "adamw8bit": "adamw_8bit adamw_bnb_8bit adamw_torch_8bit paged_adamw_8bit ao_adamw_8bit",
+    "adamw8bit": "adamw_8bit adamw_bnb_8bit adamw_torch_8bit paged_adamw_8bit ao_adamw_8bit "
+    "adamw8bit pagedadamw8bit",
     "lion": "lion lion_32bit lion_pytorch paged_lion paged_lion_32bit",
-    "lion8bit": "lion_8bit paged_lion_8bit",
+    "lion8bit": "lion8bit pagedlion8bit lion_8bit paged_lion_8bit",
     "sgd": "sgd",
     "adafactor": "adafactor_torch",
     "adafactor_transformers": "adafactor",
     "adagrad": "adagrad",
     "rmsprop": "rmsprop rmsprop_bnb rmsprop_bnb_32bit",
-    "rmsprop8bit": "rmsprop_8bit rmsprop_bnb_8bit",
+    "rmsprop8bit": "rmsprop8bit rmsprop_8bit rmsprop_bnb_8bit",
     "muon": "muon",
 }
 _KNOWN = {name: known for known, names in _NAMES.items() for name in names.split()}

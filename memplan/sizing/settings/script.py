@@ -1,4 +1,4 @@
-"""What a script of transformers' Trainer says: the options of its TrainingArguments, and its batch."""
+"""What a script of transformers' Trainer, or with a loop of accelerate, says: its options and its batch."""
 
 from __future__ import annotations
 
@@ -15,27 +15,38 @@ from .trainers import read_arguments
 
 
 def with_script(request: SizeRequest, line: str = "") -> tuple[SizeRequest, list[Settings]]:
-    """Return the request with the model of a Trainer's script, and what the script says.
+    """Return the request with the model of a training script, and what the script says.
 
     A model that is no such script stays. line: the script's command line. Raises InputError, one line.
     """
+    from ...model.loop_script import is_loop_script, read_loop_script
     from ...model.trainer_script import BATCHES, is_trainer_script, read_trainer_script
 
-    if not isinstance(request.model, str) or not is_trainer_script(path := Path(request.model)):
+    path = Path(request.model) if isinstance(request.model, str) else Path()
+    of_trainer = is_trainer_script(path)
+    if not of_trainer and not is_loop_script(path):
         if line:
-            raise InputError("--script-args is for scripts of transformers' Trainer: leave it out")
+            raise InputError(
+                "--script-args is for scripts of transformers' Trainer and of accelerate: leave it out"
+            )
         return request, []
     try:
         words = shlex.split(line)
     except ValueError as error:
         raise InputError(f"--script-args {line!r} is no command line: {error}") from None
-    script = read_trainer_script(path, words)
-    settings = Settings(path.name, f"a script of {script.kind}, up to train()")
+    if of_trainer:
+        script = read_trainer_script(path, words)
+        settings = Settings(path.name, f"a script of {script.kind}, up to train()")
+        which = f"the largest of its first {BATCHES} batches"
+    else:
+        script = read_loop_script(path, words)
+        settings = Settings(path.name, "a script of accelerate, up to its first backward()")
+        which = "its first batch"
     values = script.arguments.items()
     row = {name: getattr(value, "value", value) for name, value in values}  # of enumerations
     read_arguments(Keys(row, str(path)), settings)
     shapes = ", ".join(f"{name} {list(shape)}" for name, shape in script.batch.items())
-    settings.said.append(f"the largest of its first {BATCHES} batches: {shapes}")
+    settings.said.append(f"{which}: {shapes}")
     found = [settings]
     if isinstance(deepspeed := row.get("deepspeed"), dict):
         own = Settings("deepspeed=", "DeepSpeed")

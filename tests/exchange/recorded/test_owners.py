@@ -190,7 +190,7 @@ class Evil:
         (b"import torch\n", "is not a pickle: it does not begin or end like one; a snapshot of torch.cuda"),
         (b"", "is not a pickle"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "git lfs pull"),
-        (b"SQLite format 3\0 ", "it is an SQLite database"),
+        (b"SQLite format 3\0 ", "is an SQLite database; PyTorch writes its snapshots as pickles"),
         (b'{"model_type": "gpt2"}', "is not a trace of torch.profiler: it has no traceEvents"),
         (b'{"traceEvents": []}', "has no events of memory: profile with profile_memory=True"),
         (b'{"traceEvents": [', "line 1: not JSON"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import log
+from textwrap import wrap
 
 from .profiles import TARGETS, Curve, performance_profiles, times_to_gap
 from .trials import Row
@@ -13,8 +14,11 @@ FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0, 3.0, 5.0, *(10.0
 SECONDS = tuple(digit * 10.0**k for k in range(-3, 7) for digit in (1, 2, 5))
 """Values at which an axis may have a tick."""
 
-_WIDTH, _LEAST_HEIGHT = 760, 380
-_LEFT, _TOP, _RIGHT, _BOTTOM = 48, 34, 210, 44
+_WIDTH, _HEIGHT = 380, 290
+"""Pixels of a figure without its legend. It is as wide as a phone: what scrolls sideways is not seen."""
+_LEFT, _TOP, _RIGHT, _BOTTOM = 48, 44, 14, 44
+_TITLE, _NAME = 54, 22
+"""Most letters of a line of the title, and of a name in the legend."""
 _COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3a9bd9", "#8a6bd1", "#808080")
 """Colours for colour-blind readers: Okabe and Ito's, those darkened that are pale on white."""
 _DASHES = ("none", "7 3", "2 3")
@@ -75,14 +79,14 @@ class _Plot:
 
     def __init__(self, low: float, high: float, names: int) -> None:
         self.low, self.high = low, high
-        self.height = max(_LEAST_HEIGHT, _TOP + _LINE * (names + 1))
+        self.height = _HEIGHT + _LINE * -(-names // 2) + 8  # a legend of two columns below
 
     def x(self, value: float) -> float:
         share = log(max(value, self.low) / self.low) / log(self.high / self.low)
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def y(self, share: float) -> float:
-        return self.height - _BOTTOM - share * (self.height - _TOP - _BOTTOM)
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
     def grid(self, ticks: Sequence[float]) -> Iterator[str]:
         left, right, lowest = _LEFT, _WIDTH - _RIGHT, self.y(0)
@@ -100,8 +104,9 @@ class _Plot:
 
     def words(self, title: str, axis: str) -> Iterator[str]:
         middle = (_LEFT + _WIDTH - _RIGHT) / 2
-        yield f'<text x="{_LEFT}" y="18" font-weight="600">{escape(title)}</text>'
-        yield f'<text x="{middle}" y="{self.height - 8}" text-anchor="middle">{escape(axis)}</text>'
+        for place, line in enumerate(wrap(title, _TITLE)[:2]):
+            yield f'<text x="8" y="{14 + 16 * place}" font-weight="600">{escape(line)}</text>'
+        yield f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(axis)}</text>'
 
     def curve(self, curve: Curve, place: int, number: int) -> Iterator[str]:
         """Yield a curve's line, and its name in the legend at this place."""
@@ -117,7 +122,7 @@ class _Plot:
         for step in dict.fromkeys(step for step in curve.steps if step > self.low):
             line += f"H{self.x(step):.1f}V{self.y(curve.share(step)):.1f}"
         yield f'<path d="{line}H{self.x(self.high):.1f}" {pen}><title>{share}</title></path>'
-        left, y = _WIDTH - _RIGHT + 14, _TOP + 8 + _LINE * place
+        left, y = 8 + _WIDTH // 2 * (place % 2), _HEIGHT + 8 + _LINE * (place // 2)
         yield f'<path d="M{left} {y}h22" {pen}/>'
-        short = curve.solver if len(curve.solver) <= 24 else f"{curve.solver[:23]}…"
+        short = curve.solver if len(curve.solver) <= _NAME else f"{curve.solver[: _NAME - 1]}…"
         yield f'<text x="{left + 28}" y="{y + 4}">{escape(short)}<title>{name}</title></text>'

@@ -11,7 +11,8 @@ from ..comparison.tables import Remark, Table
 from .still import html_table, names_first, still_page
 
 _STYLE = """
-svg.curves { width: 100%; min-width: 640px; max-width: 760px; height: auto; display: block; }
+.figures { display: flex; flex-wrap: wrap; gap: 1rem 2rem; margin: 0.8rem 0; }
+.figures svg { flex: 1 1 340px; max-width: 480px; height: auto; }
 li.good { color: var(--good); } li.bad { color: var(--bad); }
 """
 
@@ -51,8 +52,7 @@ def _html_body(found: Comparison) -> Iterator[str]:
     if found.remarks:
         lines = (f'<li class="{_kind(one)}">{escape(one.text)}</li>' for one in found.remarks)
         yield f"<ul>{''.join(lines)}</ul>"
-    for svg in found.plots:
-        yield f'<div class="wide">{svg}</div>'
+    yield f'<div class="figures">{"".join(found.plots)}</div>'
     yield f'<h2>Graph by graph</h2><p class="hint">{escape(found.legend)}</p>'
     for table in found.matrices:
         yield from html_table(table)

@@ -77,6 +77,7 @@ def test_nothing_is_cut_off_and_all_text_can_be_read(
         assert found["page"], (width, dark)
         assert not found["out"], (width, found["out"])
         assert not found["small"], (width, found["small"])
+        assert not found["cut"], width
         assert (found["ground"] < 0.2 and found["ink"] > 0.8) if dark else found["ground"] > 0.8
 
 

@@ -37,6 +37,12 @@ const waiting = setInterval(() => {
     width: innerWidth,
     texts: texts.length,
     out: words(texts.filter(([node, { right }]) => right > innerWidth + 1 && !scrolls(node.parentElement))),
+    sideways: [...document.querySelectorAll("table")].filter(
+      ({ parentElement: box }) => box.scrollWidth > box.clientWidth + 1
+    ).length,
+    cut: [...document.querySelectorAll("svg")].filter(
+      (node) => node.getBoundingClientRect().right > innerWidth
+    ).length,
     small: words(texts.filter(([, { height }]) => height < SMALLEST)),
     ground: light(style.backgroundColor),
     ink: light(style.color),

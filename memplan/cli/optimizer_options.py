@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..graphs.errors import InputError
+from ..graphs.units import parse_size
 from .parameter_types import Word
 
 if TYPE_CHECKING:
@@ -24,6 +26,15 @@ None is imported: they need torch, which takes seconds to load, too long for `--
 NAMED = f"NAME is {', '.join(OPTIMIZER_NAMES[:-1])} or {OPTIMIZER_NAMES[-1]}"
 
 _THEIRS = "  [default: the optimizer's]"
+
+
+def _size(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """Parse a size; a callback for click."""
+    try:
+        return None if text is None else parse_size(text)
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
 
 _OPTIONS = (
     click.option(
@@ -59,6 +70,13 @@ _OPTIONS = (
         help="Largest norm of all gradients together: larger ones are scaled down.  [default: no limit]",
     ),
     click.option(
+        "--bucket-size",
+        metavar="SIZE",
+        callback=_size,
+        help="Update small weights of one layer together, up to SIZE of weights, like 4MB: each bucket's "
+        "weights, gradients and states take one copy to or from the host.  [default: each weight alone]",
+    ),
+    click.option(
         "--momentum", type=float, metavar="FACTOR", help=f"Share of the last direction that is kept.{_THEIRS}"
     ),
     click.option("--nesterov", is_flag=True, default=None, help="Use Nesterov's momentum."),
@@ -67,7 +85,7 @@ _OPTIONS = (
 
 OPTIMIZER_KEYS = (
     *("optimizer", "update", "fused", "lr", "weight_decay", "betas", "eps", "amsgrad"),
-    *("clip_norm", "momentum", "nesterov"),
+    *("clip_norm", "bucket_size", "momentum", "nesterov"),
 )
 """Parameters of the options."""
 

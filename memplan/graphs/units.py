@@ -49,6 +49,19 @@ def parse_bytes(value: object) -> int:
     return int(_quantity(value))
 
 
+def parse_size(value: object) -> int:
+    """Parse a number of bytes that something takes: above 0, and with a unit if it is small.
+
+    Raises InputError like parse_bytes.
+    """
+    size, number = parse_bytes(value), bare_number(value)
+    if size <= 0:
+        raise InputError(f"{value!r} is not a size: it must be above 0")
+    if number is not None and number < FEW_BYTES:
+        raise InputError(f"{number:g} is {number:g} bytes: write a unit, like {number:g}MB, or {number:g}B")
+    return size
+
+
 def parse_rate(value: object) -> float:
     """Parse a rate in bytes/s: 12e9, '12GB/s', '12 GiB', 0.5.
 

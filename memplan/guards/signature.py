@@ -111,9 +111,9 @@ def _options(iteration: Iteration) -> Iterator[str]:
     )
     if iteration.updates is None:
         return
-    optimizer, when, clipping, masters, ema, wide, early = iteration.updates
+    optimizer, when, clipping, masters, ema, wide, *switches = iteration.updates
     kinds = " ".join(str(type(member)) for member in members_of(optimizer))
-    yield f"{kinds} {when} {clipping is None} {masters} {ema} {bool(optimizer.state)} {wide} {early}"
+    yield f"{kinds} {when} {clipping is None} {masters} {ema} {bool(optimizer.state)} {wide} {switches}"
     for group in optimizer.param_groups:
         yield repr(sorted((name, _option(value)) for name, value in group.items() if name != "params"))
 

@@ -81,6 +81,7 @@ class Updates(NamedTuple):
     ema: the decay of the weights' moving averages, see updates/averaged.py.
     wide_sums: gradients of several batches are summed, and clipped, in float32; without masters rounded then.
     early: updates do not wait for the norm or the infinite gradients of all, see updates/early.py.
+    bucket: the most bytes of small weights that are updated together, see updates/buckets.py; 0 for none.
     """
 
     optimizer: torch.optim.Optimizer
@@ -90,6 +91,7 @@ class Updates(NamedTuple):
     ema: float | None = None
     wide_sums: bool = False
     early: bool = False
+    bucket: int = 0
 
 
 class Iteration(NamedTuple):

@@ -32,6 +32,7 @@ from ..program.program import Program
 from ..torch_support.unsupported import TraceError, asks_for_values, refusal, warn_user
 from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
+from ..updates.buckets import with_buckets
 from ..updates.catalogue import rules
 from ..updates.masters import in_float32
 from ..updates.norm_sums import norm_sums
@@ -194,7 +195,7 @@ def _trace(
 
 def _with_updates(program: Program, iteration: Iteration) -> Program:
     assert iteration.updates is not None
-    optimizer, when, clipping, masters, ema, wide, early = iteration.updates
+    optimizer, when, clipping, masters, ema, wide, early, bucket = iteration.updates
     found, weight = rules(iteration.module, optimizer), iteration.module.get_parameter
     mixed = {} if iteration.scattered is None else iteration.scattered.precision
     found = {
@@ -217,7 +218,7 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
     if iteration.processes is not None:
         program = with_averages(program, iteration.processes)
     norms = norm_sums(iteration.module, iteration.peers) if clip else None
-    return with_updates(
+    program = with_updates(
         program,
         found,
         when,
@@ -228,6 +229,7 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
         divides=divides,
         waits=not early,
     )
+    return with_buckets(program, bucket) if bucket else program
 
 
 def _shares_memory(parameter: Tensor) -> bool:

@@ -20,7 +20,7 @@ from ..graphs.folders.private import PrivateFolder
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
-from ..graphs.units import FEW_BYTES, bare_number, parse_bytes, parse_span
+from ..graphs.units import FEW_BYTES, bare_number, parse_bytes, parse_size, parse_span
 from ..model.clipping import Clipping, parse_norm
 from ..planner.budget import Budget, parse_budget
 from ..program.outputs import Wanted
@@ -149,6 +149,13 @@ def read_count(count: int) -> int:
     if type(count) is not int or count < 1:
         raise UnfitError("give a whole number, 1 or more")
     return count
+
+
+def read_size(size: int | str | None) -> int | None:
+    try:
+        return None if size is None else parse_size(size)
+    except InputError as error:
+        raise UnfitError(str(error)) from None
 
 
 def read_machine(machine: Machine | str | Path | None) -> Machine | None:

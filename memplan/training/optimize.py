@@ -165,6 +165,7 @@ def executor_of(module: Any, inputs: Any, options: Options) -> Executor:
             ema=options.ema,
             wide_sums=options.accumulate_dtype is not None,
             early=options.early_updates,
+            bucket=options.bucket_size or 0,
         )
     iteration = Iteration(
         module=module,

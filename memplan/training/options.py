@@ -237,6 +237,15 @@ class Options(PlanningOptions):
         ),
         default=False,
     )
+    bucket_size: int | None = option(
+        converter=converters.read_size,
+        text=(
+            "Most bytes of weights, like '4MB', in a bucket: small weights of one layer that planned updates "
+            "update together. Weights, gradients and states of a bucket take one copy each to or from the "
+            "host. None updates each weight alone."
+        ),
+        default=None,
+    )
     master_weights: bool = option(
         converter=converters.read_switch,
         text=(

@@ -139,11 +139,11 @@ def _buckets(program: Program) -> list[list[str]]:
         form = program.values[program.gradients[name]]
         # One collective is of one dtype on one device, and a bucket is dense.
         fits = before is not None and (form.dtype, form.device) == (before.dtype, before.device)
-        if left <= 0 or not fits or not _is_dense(form):
+        if left <= 0 or not fits or not is_dense(form):
             found.append([])
             left = enough
         found[-1].append(name)
-        left = left - sizes[name] if _is_dense(form) else 0
+        left = left - sizes[name] if is_dense(form) else 0
         before = form
     return found
 
@@ -152,7 +152,7 @@ def _bytes(form: Value) -> int:
     return prod(form.shape) * form.dtype.itemsize
 
 
-def _is_dense(form: Value) -> bool:
+def is_dense(form: Value) -> bool:
     """Tell whether a value's elements fill their memory without gaps, each once."""
     return prod(form.shape) == 0 or form.end == form.offset * form.dtype.itemsize + _bytes(form)
 

@@ -27,6 +27,7 @@ class OptimizerChoice:
     name: of a file in `optimizers/`.
     update: when weights are updated.
     clip_norm: of all gradients; None without clipping.
+    bucket_size: the most bytes of small weights that are updated together; None updates each alone.
     fused: by PyTorch's fused kernels, if it has some and they take the parameters: several times as fast,
     with other bits.
     The rest are the optimizer's own; None is its default.
@@ -42,6 +43,7 @@ class OptimizerChoice:
     amsgrad: bool | None = None
     nesterov: bool | None = None
     clip_norm: float | None = None
+    bucket_size: int | None = None
     fused: bool = True
 
     def load(self) -> None:
@@ -56,7 +58,7 @@ class OptimizerChoice:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer. Raises InputError for a hyperparameter that it refuses or does not have."""
-        general = ("name", "update", "clip_norm", "fused")
+        general = ("name", "update", "clip_norm", "bucket_size", "fused")
         given = {k: v for k, v in asdict(self).items() if v is not None and k not in general}
         if (described := OPTIMIZERS.get(self.name)) is None:
             raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(OPTIMIZERS)}")
@@ -94,13 +96,14 @@ def choice_of(document: object) -> OptimizerChoice:
         row = dict(mapping(document, "it"))
         check_fields(row, ("name", "update"), tuple(field.name for field in fields(OptimizerChoice)[2:]))
         name, update, betas = row.pop("name"), row.pop("update"), row.pop("betas", None)
+        sizes = {field: int(row.pop(field)) for field in ("bucket_size",) if field in row}
         switches = {"fused": bool(row.pop("fused", False))}
         switches |= {field: bool(row.pop(field)) for field in ("amsgrad", "nesterov") if field in row}
         if name not in OPTIMIZERS or update not in ("in-backward", "after"):
             raise ValueError(f"no optimizer {name!r} that updates {update!r}")
         pair = None if betas is None else (float(betas[0]), float(betas[1]))
         numbers = {field: float(value) for field, value in row.items()}
-        return OptimizerChoice(name, update, betas=pair, **numbers, **switches)
+        return OptimizerChoice(name, update, betas=pair, **sizes, **numbers, **switches)
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"source.optimizer: {error}") from None
 
@@ -111,7 +114,8 @@ def updated(iteration: Iteration, choice: OptimizerChoice | None) -> Iteration:
         return iteration
     optimizer = choice.optimizer(iteration.module.parameters())
     clipping = None if choice.clip_norm is None else Clipping(parse_norm(choice.clip_norm))
-    return iteration._replace(updates=Updates(optimizer, choice.update, clipping))
+    updates = Updates(optimizer, choice.update, clipping, bucket=choice.bucket_size or 0)
+    return iteration._replace(updates=updates)
 
 
 def _takes_fused_kernels(parameter: Tensor) -> bool:

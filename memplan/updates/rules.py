@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..program.program import Call
 from .catalogue import FUNCTIONS
 from .planned_optimizer import Effort, UpdateFunction, clipped
 
@@ -69,18 +70,42 @@ def if_finite(
         RULES[update](weight, gradient, *rest, **hyperparameters)
 
 
+def in_bucket(*given: Any, each: str, **hyperparameters: Any) -> None:
+    """Update weights one after the other.
+
+    given: per weight a tuple of it, its gradient and its states, then lr and step.
+    each: the name of the update function.
+    """
+    *members, lr, step = given
+    update = TOGETHER[each]
+    for member in members:
+        update(*member, lr, step, **hyperparameters)
+
+
 RULES: dict[str, Callable[..., None]] = {
     **{name: function.call for name, function in FUNCTIONS.items()},
     on_master.__name__: on_master,
     on_rounded.__name__: on_rounded,
     on_average.__name__: on_average,
+    in_bucket.__name__: in_bucket,
 }
 """Update functions that can be called by name within another update function."""
+
+TOGETHER = {name: rule for name, rule in RULES.items() if rule is not in_bucket} | {"if_finite": if_finite}
+"""Update functions of which several can run together, by name."""
+
+
+def members(call: Call) -> list[Call]:
+    """Return the updates of the weights of a bucket, each as a call."""
+    keywords = {name: value for name, value in call.keywords.items() if name != "each"}
+    *each, lr, step = call.arguments
+    update = TOGETHER[call.keywords["each"]]
+    return [Call(update, (*one, lr, step), keywords, (), several=False) for one in each]
 
 
 def innermost(target: Any, keywords: Mapping[str, Any]) -> UpdateFunction:
     """Return the optimizer's own update function within an update."""
-    named = {keywords.get(name) for name in ("update", "of", "on", "rule")} | {target.__name__}
+    named = {keywords.get(name) for name in ("each", "update", "of", "on", "rule")} | {target.__name__}
     return next(FUNCTIONS[name] for name in named if name in FUNCTIONS)
 
 
@@ -91,6 +116,8 @@ def is_fused(target: Any, keywords: Mapping[str, Any]) -> bool:
 
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Count what an update costs, from the operations of PyTorch that it calls."""
+    if target is in_bucket:
+        return effort(TOGETHER[keywords["each"]], {k: v for k, v in keywords.items() if k != "each"})
     if "update" in keywords:  # `if_finite`, or an early update, which multiplies by `clip` only when repeated
         waits = target is if_finite
         left_out = {"update"} if waits else {"update", "clip"}

@@ -141,7 +141,10 @@ class OptimizerState:
         self._made: list[tuple[str, str]] = []
         self._numbers = Counts()
         self._ends = False
-        self._forms = {state: program.values[value] for state, value in program.states.items()}
+        # Those of a bucket are made each in its own memory.
+        self._forms = {
+            state: program.values[value]._replace(offset=0) for state, value in program.states.items()
+        }
         self._own_step: list[tuple[Any, ...]] = []
         self._kinds = [description(member) or groups[0].described for member in members_of(self._optimizer)]
         self._fixed = [(each.described, fixed(each.described, each.group)) for each in groups]

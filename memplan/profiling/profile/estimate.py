@@ -10,7 +10,7 @@ What an operation demands is one thing, what a GPU makes of it another: `Demand.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from ...torch_support.unsupported import is_value_dependent
 from ...tracing.trace import trace
 from ...updates.choice import OptimizerChoice, updated
 from ...updates.optimizers.adamw import ADAMW, ADAMW_FUSED
-from ...updates.rules import effort, innermost
+from ...updates.rules import effort, in_bucket, innermost, members
 from ...updates.updates import updates_weights
 from .efficiency import efficiencies
 from .fake_build import fake_build
@@ -170,6 +170,7 @@ class Demand:
     workspace: see workspace.py; of an update its temporaries.
     passes: of an update, how often it walks over as many bytes as the gradient has (`size`).
     fused: by a fused kernel.
+    calls: how many updates it runs, one after the other.
     """
 
     work: Work
@@ -177,6 +178,7 @@ class Demand:
     passes: int | None = None
     size: int = 0
     fused: bool = False
+    calls: int = 1
 
     def cost(self, gpu: Gpu, updates: Updates, phase: Phase) -> Cost:
         """Return the cost by the roofline; that of an update by how often it passes over its bytes,
@@ -191,11 +193,11 @@ class Demand:
             return Cost(seconds(self.work, gpu), self.workspace.usual, launch_seconds=launch)
         passed = self.passes * self.size
         host = _pass_rate(updates.host, updates.host_fused, fused=self.fused)
-        products = 0.0
+        products, launch = 0.0, launch * self.calls
         if self.work.flops:
             host, products = None, seconds(self.work, gpu)
         return Cost(
-            update_seconds(passed, gpu, updates, fused=self.fused) + products,
+            update_seconds(passed, gpu, updates, fused=self.fused, calls=self.calls) + products,
             self.workspace.usual,
             None if host is None else passed / host,
             self.workspace.usual,
@@ -203,15 +205,16 @@ class Demand:
         )
 
 
-def update_seconds(passed: int, gpu: Gpu, updates: Updates, *, fused: bool) -> float:
+def update_seconds(passed: int, gpu: Gpu, updates: Updates, *, fused: bool, calls: int = 1) -> float:
     """Return the time of an update on the device.
 
-    passed: bytes that it reads and writes.
+    passed: bytes that it reads and writes. calls: how many updates of so many bytes in all.
     """
     device = _pass_rate(updates.device, updates.device_fused, fused=fused)
+    kernel = efficiencies().kernel
     if device is None:
-        return seconds(Work(0, passed, ""), gpu)
-    return passed / device + efficiencies().kernel
+        return seconds(Work(0, passed, ""), gpu) + (calls - 1) * kernel
+    return passed / device + calls * kernel
 
 
 def estimate_program(
@@ -258,6 +261,13 @@ def _demand(program: Program, call: Call) -> Demand:
 
 
 def _update(program: Program, call: Call) -> Demand:
+    if call.target is in_bucket:
+        each = [_update(program, one) for one in members(call)]
+        work = Work(sum(one.work.flops for one in each), 0, "bfloat16", "product")
+        most = max((one.workspace for one in each), key=lambda workspace: workspace.usual)
+        return replace(
+            each[0], work=work, workspace=most, size=sum(one.size for one in each), calls=len(each)
+        )
     # Update functions read weight, gradient, then states.
     _weight, gradient, *_states = values_read(call)
     like, update = _layout(program, gradient), innermost(call.target, call.keywords)

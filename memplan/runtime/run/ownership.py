@@ -22,6 +22,7 @@ from ...graphs.machine import Memory
 from ...program.forms import described, form_of
 from ...program.program import Program
 from ...torch_support.interrupts import deferred_signals
+from ...updates.buckets import buckets_of
 from .cycle import Cycle
 from .owners import Owner
 
@@ -36,7 +37,7 @@ class Ownership:
         self._forms = {resident: program.values[resident] for resident in owners}
         self._sizes = [storage.bytes for storage in program.storages]
         self._owners = owners
-        self._cycle = cycle
+        self._cycle, self._buckets = cycle, buckets_of(program)
         self._taken: dict[int, Tensor] = {}
         self._residents: dict[int, list[int]] = {}
         stays = {storage for memory, storage in cycle.places if memory == Memory.DEVICE}
@@ -84,6 +85,8 @@ class Ownership:
         bring_back(tensors.values())  # from whichever step has them
         if len(tensors) == 1:
             self._alone(storage, *tensors.values())
+        if storage in self._buckets:
+            self._pack(tensors)
         for resident, tensor in tensors.items():
             self._check(resident, tensor)
         memories = {memory_of(tensor) for tensor in tensors.values()}
@@ -104,6 +107,33 @@ class Ownership:
             start, room = offset * tensor.element_size(), device.room(form.end)
             device.copy(raw(tensor.detach())[start : start + form.end], room)
             tensor.data = value(room, form)
+
+    def _pack(self, tensors: Mapping[int, Tensor]) -> None:
+        """Put the tensors of a bucket into one memory; those of another form than planned are refused later.
+
+        tensors: by resident.
+        """
+        forms, device = self._forms, self._cycle.device
+        if any(form_of(tensor, forms[resident]) != forms[resident] for resident, tensor in tensors.items()):
+            return
+        room = device.room(max(forms[resident].end for resident in tensors))
+        for resident, tensor in tensors.items():
+            there = value(room, forms[resident])
+            device.copy(tensor.detach(), there)
+            tensor.data = there
+
+    def _values(self, storage: int, residents: Sequence[int]) -> list[Tensor]:
+        """Return the values of a storage's tensors on the device; those of a bucket in separate memory."""
+        bytes_, device = self._fetched(storage), self._cycle.device
+        found = [value(bytes_, self._forms[resident]) for resident in residents]
+        if storage not in self._buckets:
+            return found
+        apart: list[Tensor] = []
+        for form, there in zip((self._forms[resident] for resident in residents), found, strict=True):
+            alone = form._replace(offset=0)
+            apart.append(value(device.room(alone.end), alone))
+            device.copy(there, apart[-1])  # after the copy that fetches it
+        return apart
 
     def _made(self, storage: int, only: tuple[int, Tensor]) -> bool:
         """Take a tensor that has no value yet: materialize it in the memories in which an iteration starts
@@ -161,9 +191,8 @@ class Ownership:
         if not taken:
             return
         with deferred_signals():  # a read in the user's code may be interrupted; half of this would lose it
-            bytes_ = self._fetched(storage)
-            for resident in taken:
-                restore(self._taken[resident], value(bytes_, self._forms[resident]))
+            for resident, values in zip(taken, self._values(storage, taken), strict=True):
+                restore(self._taken[resident], values)
                 del self._taken[resident]
             self._cycle.drop(storage)
 

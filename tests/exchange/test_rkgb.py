@@ -104,6 +104,7 @@ def test_a_chain(classes: dict[str, Any], tmp_path: Path, capsys: pytest.Capture
     result = made(classes["Result"], original_mod=Model(), forward_and_backward_graph=chain(classes))
     graph = read("rkgb", written(result, tmp_path), Options())
     assert capsys.readouterr().out == ""
+    assert graph.name == "net"
     assert list(graph.operations.name) == ["FWD[a]", "FWD[b]", "FWD[loss]", "BWD[b]", "BWD[a]"]
     words = [Phase(int(phase)).word for phase in graph.operations.phase]
     assert words == ["forward", "forward", "loss", "backward", "backward"]

@@ -74,6 +74,7 @@ def test_life_spans_times_and_lines(tmp_path: Path) -> None:
         entry("snapshot", 0, 0, 60),
     ]
     graph = imported(snapshot(trace, [(4, True), (124, False), (32, True), (100, True)]), tmp_path)
+    assert graph.name == "snapshot"
     assert list(graph.operations.name) == ["before", "alloc1", "alloc2", "alloc3"]
     assert graph.operations.time.tolist() == pytest.approx([0, 10e-6, 30e-6, 10e-6])
     assert graph.operations.layer[1] == "train.py:12 step"

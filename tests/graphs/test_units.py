@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
-from memplan.graphs.units import UNITS, format_bytes, parse_bytes, parse_rate, parse_span
+from memplan.graphs.units import (
+    UNITS,
+    bare_number,
+    check_rate_unit,
+    format_bytes,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+    parse_span,
+)
 
 
 @pytest.mark.parametrize(
@@ -101,3 +110,41 @@ def test_times_with_units(written: str, seconds: float) -> None:
 @pytest.mark.parametrize("written", ["", "10", "s", "1x", "1m30", "1 m x", "-1s", "1sm", "nan s", "1e999"])
 def test_what_is_no_time_with_units(written: str) -> None:
     assert parse_span(written) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (12, "12GB/s, or 12B/s"),
+        ("999.5/s", "999.5GB/s, or 999.5B/s"),
+        (1000, "1000MB/s, or 1000B/s"),
+        (999_999.5, "999999.5MB/s, or 999999.5B/s"),
+    ],
+)
+def test_a_rate_without_a_unit_that_no_link_has_names_the_likely_one(rate: object, said: str) -> None:
+    with pytest.raises(InputError, match=f"bytes a second, slower than any: write {said}$"):
+        check_rate_unit(rate)
+
+
+@pytest.mark.parametrize("rate", [0, 1e6, "1000000/s", "12B/s", "0.5GB/s", True, None, float("inf")])
+def test_a_rate_with_a_unit_or_of_a_link_is_taken(rate: object) -> None:
+    check_rate_unit(rate)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("20us", 2e-5), ("20 µs", 2e-5), ("1.5ms", 0.0015), ("3s", 3), (0, 0), (3600, 3600)],
+)
+def test_seconds(written: object, seconds: float) -> None:
+    assert parse_seconds(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["20", "us", -1e-9, 3600.1, "3601s", True, None, float("nan")])
+def test_no_seconds(written: object) -> None:
+    with pytest.raises(InputError, match="is not a time"):
+        parse_seconds(written)
+
+
+def test_a_number_that_has_no_unit() -> None:
+    assert (bare_number(" 1.5e3 "), bare_number(7), bare_number(0.5)) == (1500.0, 7.0, 0.5)
+    assert [bare_number(other) for other in ("7B", "", None, True, [7])] == [None] * 5

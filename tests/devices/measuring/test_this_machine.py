@@ -65,6 +65,26 @@ def test_a_latency_lies_on_the_line_through_two_sizes(seconds: tuple[float, floa
     assert latency(small, large) == pytest.approx(found)
 
 
+def test_copies_of_several_sizes_take_what_was_measured() -> None:
+    """Seconds of 10, 100 and 1,000 bytes, three digits of each: never fewer than of a smaller copy."""
+    small = Rate("small", 1, 0, 1000.0, 0)  # 1 ms
+
+    def rates_of(*seconds: float) -> tuple[Rate, ...]:
+        return tuple(Rate("copy", 10 ** (k + 1), 0, 10 ** (k + 1) / s, 0) for k, s in enumerate(seconds))
+
+    one = CopyRates(small, rates_of(0.5, 0.25, 2.0), rates_of(0.123456, 0.1, 3.0), rates_of(1.0, 1.0, 4.0))
+    assert one.link().measured == ((10, 0.123), (100, 0.123), (1000, 3.0))
+    assert one.link(shared=True).measured == ((10, 0.5), (100, 0.5), (1000, 2.0))
+    assert (one.link().rate, one.link(shared=True).rate, one.link().pageable) == (333.0, 500.0, 250.0)
+    slow = Rate("small", 1, 0, 1.0, 0)
+    least = latency(slow, one.alone[-1])
+    assert 0.5 < least < 1.0  # the first two copies take no less than one of no bytes
+    assert one._replace(small=slow).link().measured[0][1] == float(f"{least:.3g}")
+    assert copies(50.0, 40.0).link().measured == ()
+    table = rates.all_rates(one, one._replace(small=slow))
+    assert table == [small, slow, *one.alone, *one.both, *one.pageable]
+
+
 def test_copies_run_at_the_speed_of_memory() -> None:
     d2h, h2d = link_rates.link_rates("cpu", (MIB, 32 * MIB))
     assert [rate.bytes for rate in d2h.alone] == [MIB, 32 * MIB]

@@ -109,6 +109,41 @@ def test_gradients_are_summed_up_out_of_place(count: int) -> None:
     assert full * 1024 + 2 * 1024 // 8 <= found.least_budget <= full * 1024 + 3 * 1024 // 8
 
 
+def unshareable(fault: str) -> Graph:
+    """A weight with two contributions to its gradient, and something that stands in the way of shares."""
+    draft = Draft("odd")
+    weight = draft.tensor("w", 1024, Kind.PARAMETER)
+    gradient, x = draft.tensor("w.grad", 1024, Kind.PARAMETER_GRADIENT), draft.tensor("x", 8)
+    state = draft.tensor("w.state", 1024, Kind.OPTIMIZER_STATE)
+    draft.operation("F", time=1.0, reads=[weight], writes=[x])
+    if fault == "changes":
+        draft.operation("norm_", time=1.0, mutates=[weight])
+    backward: dict[str, Any] = {"phase": Phase.BACKWARD, "time": 1.0, "writes": [gradient]}
+    for name in ("B1", "B2"):
+        draft.operation(name, reads=[x, weight], **backward)
+    update: dict[str, Any] = {"phase": Phase.UPDATE, "recompute": False, "time": 1.0}
+    made = [gradient] if fault == "makes" else []
+    reads = [] if made else [gradient]
+    draft.operation("w/update", reads=reads, writes=made, mutates=[weight, state], **update)
+    draft.operation("w/last", reads=[gradient], mutates=[weight, state], **update)
+    return draft.graph([gradient] if fault == "leaves" else [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("changes", "odd: w can't be spread over ranks: see norm_"),
+        ("makes", "odd: w.grad can't be spread over ranks: see w/update"),
+        ("leaves", "odd: w.grad can't be spread over ranks: see B2"),
+    ],
+)
+def test_what_is_in_the_way_of_shares_is_named(fault: str, line: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        sharded(unshareable(fault), NETWORK)
+    assert str(refusal.value) == line
+    sharded(unshareable(""), NETWORK)
+
+
 @pytest.mark.parametrize(
     ("graph", "fault"),
     [

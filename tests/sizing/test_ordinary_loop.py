@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from memplan.devices.measuring.live_bytes import live_peak
+from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Machine
@@ -12,7 +13,7 @@ from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.program.graph import Cost, graph_of
-from memplan.sizing.accumulation import accumulating, earlier_seconds, is_sum
+from memplan.sizing.accumulation import STEPS, accumulating, earlier_seconds, is_sum, steps_of
 from memplan.sizing.ordinary_loop import ordinary_loop
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
@@ -94,6 +95,18 @@ def test_accumulation_without_updates_leaves_the_sums() -> None:
     gradients = int(graph.tensors.bytes[graph.results].sum()) - 4
     assert int(made.tensors.bytes[is_sum(made)].sum()) == gradients
     assert [made.tensors.kind[x] != Kind.PARAMETER_GRADIENT for x in made.results] == [True]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_sums_are_those_of_several_micro_batches(steps: int) -> None:
+    """A state of the optimizer that is called so in a graph of one micro-batch is none."""
+    draft = Draft("named")
+    state = draft.tensor("w.sum", 8, Kind.OPTIMIZER_STATE)
+    draft.tensor("x.sum", 8)
+    draft.operation("U", time=1.0, mutates=[state], phase=Phase.UPDATE, recompute=False)
+    graph = draft.graph(source={STEPS: steps} if steps > 1 else {})
+    assert steps_of(graph) == steps
+    assert is_sum(graph).tolist() == [steps > 1, False]
 
 
 def test_the_time_of_an_update_is_that_of_its_micro_batches_and_one_step() -> None:

@@ -102,7 +102,7 @@ FOUND = {
     ),
     "this one was late": (
         *(Store(here_1="late"), RuntimeError("peer"), 41.4),
-        "this rank came to a collective 41 s after its last one, and the others wait for 40 s: they have given",
+        "this rank came to a collective 41 s after its last one, and the others wait for 40 s: they",
     ),
     "as late as the others wait": (
         Store(here_1="late"),

@@ -13,13 +13,13 @@ from torch import nn
 
 transformers = pytest.importorskip("transformers")
 
-OF_TRAINER = {"lr": 1e-2, "scale_parameter": False, "relative_step": False}
+OF_TRAINER = {"lr": 3e-3, "scale_parameter": False, "relative_step": False}
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"warmup_init": True, "weight_decay": 0.1},
     OF_TRAINER,
     {**OF_TRAINER, "beta1": 0.9, "weight_decay": 0.1},
-    {"lr": 1e-2, "relative_step": False, "clip_threshold": 0.5, "decay_rate": -0.5},
+    {"lr": 2e-3, "relative_step": False, "clip_threshold": 0.5, "decay_rate": -0.5},
 ]
 
 

@@ -112,3 +112,22 @@ def test_a_split_that_a_solver_does_not_take_is_left_out() -> None:
 
     numbered = ((graph, k) for k, graph in enumerate(graphs[1:], 1))
     assert fastest(graphs[0], numbered, solve, exact=True, measured=True) == 3
+
+
+@pytest.mark.parametrize(
+    ("times", "exact", "chosen"),
+    [
+        ((1000.0, 990.0, 985.0, 1100.0), True, 2),
+        ((1000.0, 990.0, 985.0, 1100.0), False, 0),
+        ((1000.0, 990.0, 970.0, 1100.0), False, 2),
+        ((1000.0, 970.0, 970.0, 969.0), False, 3),
+    ],
+)
+def test_other_bits_must_be_worth_three_percent(times: tuple[float, ...], exact: bool, chosen: int) -> None:
+    graphs = split_graphs(Random(1))
+
+    def solve(graph: Graph, number: int | None) -> tuple[float, int]:
+        return times[number or 0], number or 0
+
+    numbered = ((graph, k) for k, graph in enumerate(graphs[1:], 1))
+    assert fastest(graphs[0], numbered, solve, exact=exact, measured=True) == chosen

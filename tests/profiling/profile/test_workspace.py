@@ -75,3 +75,51 @@ def test_an_estimated_graph_has_workspaces():
     worst = estimates.at_worst(2, preset)
     assert (worst.operations.workspace >= graph.operations.workspace).all()
     assert worst.operations.workspace.sum() > graph.operations.workspace.sum()
+
+
+def test_attention_in_float32_multiplies_output_and_gradient():
+    """Values may be wider than queries: the size of the gradient counts. Half precision sums instead."""
+    target = aten._scaled_dot_product_efficient_attention_backward.default
+    for dtype, wanted in ((torch.float32, 4 * 2 * 4 * 16 * 12), (torch.bfloat16, 4 * 2 * 4 * 128 * 33)):
+        grad, query = meta(2, 4, 16, 12, dtype=dtype), meta(2, 4, 16, 8, dtype=dtype)
+        found = workspace_of(target, (grad, query, query, grad), {}, ())
+        assert found == Workspace(wanted, wanted)
+
+
+def test_wide_heads_and_long_rows_are_padded_to_larger_tiles():
+    target = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    for length, width, rows, columns in ((128, 128, 128, 128), (129, 129, 256, 192), (1, 192, 128, 192)):
+        query = meta(3, 2, length, width, dtype=torch.bfloat16)
+        wanted = 4 * 3 * 2 * rows * (columns + 1)
+        assert workspace_of(target, (query, query, query, query), {}, ()).usual == wanted
+
+
+def test_sorts_have_keys_and_positions_once_more():
+    x = meta(3, 5, dtype=torch.float16)
+    for operation in (aten.sort.default, aten.topk.default, aten.argsort.default):
+        assert workspace_of(operation, (x, 1), {}, ()) == Workspace(15 * (2 + 8), 15 * (2 + 8))
+
+
+def test_only_what_adds_up_sorts_its_indices():
+    target, x, index = aten.index_put.default, meta(8, 4), meta(6, 1, dtype=torch.int64)
+    few = meta(2, dtype=torch.int64)
+    args = (x, [few, None, index], meta(6, 4))
+    for more, keywords, rows in (
+        ((), {}, 0),
+        ((False,), {}, 0),
+        ((True,), {}, 6),
+        ((), {"accumulate": True}, 6),
+    ):
+        assert workspace_of(target, (*args, *more), keywords, x) == Workspace(32 * rows, 32 * rows)
+
+
+def test_a_transposed_convolution_unrolls_what_it_reads():
+    x, weight, y = meta(2, 4, 8, 8), meta(4, 3, 2, 2), meta(2, 3, 16, 16)
+    args = (x, weight, None, [2, 2], [0, 0], [1, 1], True, [0, 0], 1)
+    patches = 4 * (2 * 64) * (3 * 4)
+    usual = 4 * (x.numel() + weight.numel() + y.numel())
+    assert workspace_of(aten.convolution.default, args, {}, y) == Workspace(usual, max(usual, patches))
+    backward = (y, x, weight, None, [2, 2], [0, 0], [1, 1], True, [0, 0], 1, [True, True, False])
+    assert workspace_of(aten.convolution_backward.default, backward, {}, ()) == Workspace(
+        usual, max(usual, patches)
+    )

@@ -101,6 +101,12 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "for modes, amount in zip(graph.modes, spent, strict=False):",
     ): "`spent` has an entry for each operation",
     (
+        "solvers/recomputation/search/instance.py",
+        "instance_of",
+        "for name, rows in zip(_LISTS, (reads, before, after), strict=True):",
+        "for name, rows in zip(_LISTS, (reads, before, after), strict=False):",
+    ): "three names, three lists",
+    (
         "solvers/workers/precompile.py",
         "_is_done",
         "message = worker.hear(0.0)",

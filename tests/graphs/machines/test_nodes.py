@@ -60,4 +60,4 @@ def test_a_rate_with_slots_is_divided_by_those_that_are_taken(ranks: int, served
 def test_memories_below_the_disk_are_shared_too() -> None:
     tier = Tier("tape", 1000, Link(4e9), Link(2e9))
     (part,) = part_of_node(Machine(links=LINKS, disk_capacity=1, deeper=(tier,)), 4).deeper
-    assert (part.capacity, part.write.rate, part.read.rate) == (250, 1e9, 0.5e9)
+    assert part == Tier("tape", 250, Link(1e9), Link(0.5e9))

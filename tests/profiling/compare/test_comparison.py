@@ -35,10 +35,11 @@ def test_what_is_within_eagers_own_spread_is_equal() -> None:
     found, ran = within(lambda _n: off(SPREAD, "loss"), off(STEADY * SPREAD, "loss"))
     assert found == Comparison(None, 0.0, 3, spreads=(("loss", SPREAD),))
     assert ran == REPEATS
+    assert found is not None
     assert found.equal
     assert found.spread == SPREAD
     both, _ran = within(
-        lambda n: off(SPREAD * (1 + n), "loss") | {"w.grad": EAGER["w.grad"] + 2.0**-18}, off(SPREAD, "loss")
+        lambda n: {**off(SPREAD * (1 + n), "loss"), "w.grad": EAGER["w.grad"] + 2.0**-18}, off(SPREAD, "loss")
     )
     assert both is not None  # the largest of all repeats, the largest tensor first
     assert both.spreads == (("w.grad", 2.0**-18), ("loss", 2 * SPREAD))

@@ -10,6 +10,7 @@ settings/           options from files of other tools
 rooms.py, prices.py what is asked of GPUs: their machines and bytes, their prices
 sizing.py           on each of several GPUs, or on ranks
 at_once.py          what fits without a plan
+outline.py          its bytes and seconds as closed forms
 search.py           the batches that are tried
 question.py         what the solver is asked
 trial.py            one batch within one budget; searches for the largest batch, the smallest budget

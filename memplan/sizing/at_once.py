@@ -6,8 +6,8 @@
     LoRA                      adapters of rank 16 on all linear layers, all else frozen; with gradient
                               checkpointing too
 
-A batch is replayed, not searched for. Bytes are the same on all GPUs that run the same operations, so that a
-batch is replayed once for all of them, and few are: bytes between batches are taken from a line (lines.py).
+No schedule is searched for: bytes and seconds are closed forms (outline.py). Bytes are the same on all GPUs
+that run the same operations, so that those of a batch are computed once for all of them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
 from ..graphs.machines.presets import Preset
-from ..planner.baseline import baseline, baseline_schedule
-from ..planner.replay.ranking import Replays
+from ..planner.baseline import baseline_schedule
 from ..planner.schedule.schedule import Schedule
 from ..solvers.candidates import candidate_of_runs
 from ..solvers.recomputation.checkpointing.layer_checkpoint import runs
-from .accumulation import earlier_seconds
 from .eight_bit import NAMES
-from .lines import ConvexBytes
-from .loops import NO_LINKS, Loop, Loops
+from .loops import Loops
 from .question import Room
 from .trial import STARTS, Known, largest_batch
 
 if TYPE_CHECKING:
-    from ..profiling.profile.estimates import Demanded
+    from ..profiling.profile.demand_lines import DemandLine
+    from .outline import Outline
 
 AS_IT_IS, CHECKPOINTING, EIGHT_BIT = "as it is", "checkpointing", "8-bit optimizer"
 ADAPTERS = "r=16"
@@ -68,18 +68,19 @@ class _Tried(NamedTuple):
 
 @dataclass
 class AtOnceSearch:
-    """Searches for the largest batches without a plan; what is replayed for one GPU is known to the next.
+    """Searches for the largest batches without a plan; what is computed for one GPU is known to the next.
 
     optimizer: its name, None without updates.
     """
 
     optimizer: str | None
-    _bytes: dict[tuple[str, object], ConvexBytes] = field(
-        default_factory=dict[tuple[str, object], ConvexBytes]
+    _outlines: dict[tuple[str, DemandLine, bool], Outline | None] = field(
+        default_factory=dict[tuple[str, "DemandLine", bool], "Outline | None"]
     )
+    _bytes: dict[tuple[Outline, int], int] = field(default_factory=dict[tuple["Outline", int], int])
     _refused: set[tuple[int, object]] = field(default_factory=set[tuple[int, object]])
-    _checkpoints: dict[tuple[int, object], Schedule | None] = field(
-        default_factory=dict[tuple[int, object], "Schedule | None"]
+    _made: dict[tuple[DemandLine, bool], Loops] = field(
+        default_factory=dict[tuple["DemandLine", bool], Loops]
     )
 
     def run(
@@ -105,66 +106,51 @@ class AtOnceSearch:
         best = max((one.batch for one in _tried(attempt, batches) if one.fits), default=None)
         if best is None:
             return WayAtOnce(name)
-        graph, schedule = self._loop(name, best, loops).graph, self._schedule(name, best, loops)
-        assert schedule is not None, "it fits"
-        if name in _CHECKPOINTED:
-            last = Replays(graph, NO_LINKS).seconds(schedule, limit) or 0.0
-        else:
-            last = baseline(graph).time
-        seconds = last + earlier_seconds(graph, schedule, None, NO_LINKS)
-        return WayAtOnce(name, best, loops.steps(best) * best / seconds if seconds else None)
-
-    def _loop(self, name: str, batch: int, loops: Loops) -> Loop:
-        return loops.eight_bit(batch) if name == EIGHT_BIT else loops.ordinary(batch)
-
-    def _schedule(self, name: str, batch: int, loops: Loops) -> Schedule | None:
-        """Return the way's schedule, None if the model has no layers to checkpoint."""
-        graph = self._loop(name, batch, loops).graph
-        if name not in _CHECKPOINTED:
-            return baseline_schedule(graph)
-        # Batches differ in numbers alone: a schedule of one is a schedule of all. Kinds of GPUs differ in
-        # operations, even where these are as many.
-        key = len(graph.operations), loops.estimates.demanded(loops.preset)
-        if key not in self._checkpoints:
-            self._checkpoints[key] = checkpointed(graph)
-        return self._checkpoints[key]
+        outline, steps = self._outline(name, best, loops), loops.steps(best)
+        assert outline is not None, "it fits"
+        seconds = outline.seconds(best, loops.preset, steps)
+        return WayAtOnce(name, best, steps * best / seconds if seconds else None)
 
     def _needed(self, name: str, batch: int, loops: Loops) -> float | None:
         """Return the device bytes that a batch takes, without what cuBLAS keeps.
 
         Returns inf if no layer can be checkpointed, None if the model refuses the batch.
         """
-        demanded = loops.estimates.demanded(loops.preset)
-        if (batch, demanded) in self._refused:
+        estimates, preset = loops.estimates, loops.preset
+        if (batch, estimates.demanded(preset)) in self._refused:
             return None
-        known = self._known(name, demanded)
-        if (found := known.at(batch)) is not None:
-            return found
         try:
-            demanded.demands(batch)
+            outline = self._outline(name, batch, loops)
         except MemplanError:  # the second stage says why
-            self._refused.add((batch, demanded))
+            self._refused.add((batch, estimates.demanded(preset)))
             return None
-        found = self._replayed(name, batch, loops)
-        self._known(name, demanded).add(batch, found)
-        return found
-
-    def _known(self, name: str, demanded: Demanded) -> ConvexBytes:
-        """Return what is known of the batches."""
-        known, line = self._bytes.setdefault((name, demanded), ConvexBytes()), demanded.family.held
-        known.follow(None if line is None else line[0], demanded.family.traced)
-        return known
-
-    def _replayed(self, name: str, batch: int, loops: Loops) -> float:
-        graph = self._loop(name, batch, loops).graph
-        if name not in _CHECKPOINTED:
-            return baseline(graph).peak
-        schedule = self._schedule(name, batch, loops)
-        if schedule is None:
+        if outline is None:
             return inf
-        least = Replays(graph, NO_LINKS).least_budget(schedule)
-        assert least is not None, "it needs no memory but the device's"
-        return least
+        if (outline, batch) not in self._bytes:
+            self._bytes[outline, batch] = outline.peak(batch)
+        return self._bytes[outline, batch]
+
+    def _outline(self, name: str, batch: int, loops: Loops) -> Outline | None:
+        """Return the way's closed forms for a batch, None if the model has no layers to checkpoint.
+
+        Raises MemplanError if the model refuses the batch.
+        """
+        from .outline import Outline
+
+        line = loops.estimates.demanded(loops.preset, batch).line(batch)
+        summed = loops.steps(batch) > 1
+        key = name, line, summed
+        if key not in self._outlines:
+            made = self._made.setdefault((line, summed), loops.with_steps(2 if summed else 1))
+            graph = ordinary = made.ordinary(line.ends[0]).graph
+            slower = np.ones(len(graph.operations))
+            if name == EIGHT_BIT:
+                graph = made.eight_bit(line.ends[0]).graph
+                slower = graph.operations.time / ordinary.operations.time
+            schedule = checkpointed(graph) if name in _CHECKPOINTED else baseline_schedule(graph)
+            found = None if schedule is None else Outline(line, graph, schedule, slower.tolist())
+            self._outlines[key] = found
+        return self._outlines[key]
 
 
 def _tried(attempt: Callable[[int], _Tried | None], batches: Sequence[int] | None) -> Iterator[_Tried]:

@@ -56,6 +56,10 @@ class Loops:
         default_factory=dict[tuple[str, int], tuple[Graph, Loop]]
     )
 
+    def with_steps(self, steps: int) -> Loops:
+        """Return the loops with so many micro-batches per update."""
+        return Loops(self.estimates, self.preset, lambda _batch: steps, self.peers)
+
     def planned(self, batch: int) -> Loop:
         """Return the loop of a plan: each weight is updated as --update says."""
         return self._loop("planned", batch, lambda loop: loop)
@@ -93,7 +97,7 @@ class Loops:
 
     def unplanned_span(self, batch: int, constant: int) -> Span:
         """Return the device bytes of the loop that people have. constant: what cuBLAS keeps."""
-        demanded = self.estimates.demanded(self.preset)
+        demanded = self.estimates.demanded(self.preset, batch)
         demands, key = demanded.demands(batch), (batch, demanded)
         if key not in self.unplanned_spans or self.unplanned_spans[key][0] is not demands:
             loop = self.ordinary(batch)

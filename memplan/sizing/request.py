@@ -96,6 +96,10 @@ class SizeRequest:
         """
         rooms = [room_of(preset, self.machine, self.budget, self.reserve, note) for preset in chosen]
         rank = self._of_rank(rooms[0][0].machine)
+
+        def report_now(line: str) -> None:
+            sizing.report(line)  # as it is when a trace is made
+
         subject = open_subject(
             self.model,
             self.length,
@@ -103,10 +107,10 @@ class SizeRequest:
             optimizer=self.optimizer,
             update=self.update,
             loop=self.loop,
-            report=report,
+            report=report_now,
             cached=self.cached,
         )
-        return Sizing(
+        sizing = Sizing(
             subject,
             rooms,
             rank=rank,
@@ -117,6 +121,7 @@ class SizeRequest:
             prices=parse_prices(self.price, chosen),
             report=report,
         )
+        return sizing
 
     @property
     def _has_host(self) -> bool:

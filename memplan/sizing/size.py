@@ -230,7 +230,7 @@ def size(
             request, [Path(one) for one in files], _given(request), notes.append, script_args
         )
         sizing = request.sizing(request.presets(notes.append), progress, notes.append)
-        at_once = sizing.at_once() if sizing.several else []
+        at_once = [*sizing.at_once()] if sizing.several else []
         complete = not sizing.several or len(at_once) == len(sizing.gpus)
         sizes = sizing.together([*sizing.results()] if complete else [], at_once)
         notes += sizing.notes()

@@ -86,16 +86,15 @@ class Sizing:
     def several(self) -> bool:
         return len(self.gpus) > 1
 
-    def at_once(self) -> list[AtOnce]:
-        """Return what fits each GPU without a plan, in the order of their bytes; Ctrl-C ends it early."""
-        search, found, adapted = AtOnceSearch(self._optimizer), list[AtOnce](), self._with_adapters()
+    def at_once(self) -> Iterator[AtOnce]:
+        """Yield what fits each GPU without a plan, in the order of their bytes; Ctrl-C ends it early."""
+        search, adapted = AtOnceSearch(self._optimizer), self._with_adapters()
         with suppress(KeyboardInterrupt):
-            for preset, room in self._by_room:
-                self.report(f"{len(found)} of {len(self.gpus)} GPUs: what fits without a plan")
+            for done, (preset, room) in enumerate(self._by_room):
+                self.report(f"{done} of {len(self.gpus)} GPUs: what fits without a plan")
                 loops = self._loops(preset)
                 lora = adapted and replace(loops, estimates=adapted.estimates)
-                found.append(search.run(loops, room, self.batches, lora))
-        return found
+                yield search.run(loops, room, self.batches, lora)
 
     def results(self) -> Iterator[SizeResult]:
         """Yield the results, those of the GPUs in ASKED_FIRST first, else those with the least bytes.

@@ -610,9 +610,9 @@ def test_a_reserve_is_left_free(plan: Plan) -> None:
 def test_the_batches_in_between_are_not_traced(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     real, traced = Estimates._trace, list[int]()
 
-    def noted(self: Estimates, batch: int, gpu: Any) -> Any:
+    def noted(self: Estimates, gpu: Any, batch: int) -> Any:
         traced.append(batch)
-        return real(self, batch, gpu)
+        return real(self, gpu, batch)
 
     monkeypatch.setattr(Estimates, "_trace", noted)
     reported = sized(plan, "--budget", "30MB")

@@ -247,9 +247,8 @@ def size(
         with working(f"reading {model}") as report:
             sizing = request.sizing(chosen, report, output.note)
             leave_out_all()  # PyTorch's objects, through which each collection would look
-            at_once = sizing.at_once() if sizing.several else []
         screen = Screen(sizing, output, working)
-        screen.begin(at_once)
+        at_once = screen.at_once()
         results = [*screen.each(at_once)]
         sizes = sizing.together(results, at_once)
         with working("estimating"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -17,6 +17,8 @@ from ..printing.output import Output, labelled, table
 
 _CELL = 9
 """Characters of a column at least, since rows that come later may be wider than its head."""
+_BATCH_CELL = len("1,024 (1,024)")
+"""Characters of a column of batches with their speed."""
 
 
 @dataclass
@@ -30,10 +32,21 @@ class Screen:
     output: Output
     working: Callable[[str], AbstractContextManager[Callable[[str], None]]]
 
-    def begin(self, at_once: Sequence[AtOnce]) -> None:
-        """Print what was asked and what fits without a plan, of several GPUs."""
-        if at_once:
-            self._print(self._first(at_once))
+    def at_once(self) -> list[AtOnce]:
+        """Return what fits without a plan, of several GPUs; each row is printed as it comes."""
+        found, rows = list[AtOnce](), self.sizing.at_once() if self.sizing.several else iter(())
+        with suppress(KeyboardInterrupt):
+            while True:
+                with self.working("what fits without a plan") as report:
+                    self.sizing.report = report
+                    one = next(rows, None)
+                if one is None:
+                    break
+                found.append(one)
+                self._print(self._at_once_row(one, head=len(found) == 1))
+        if found:
+            self._print([Text("")])
+        return found
 
     def each(self, at_once: Sequence[AtOnce]) -> Iterator[SizeResult]:
         """Yield the results; those of several GPUs are printed as they come."""
@@ -71,13 +84,16 @@ class Screen:
                 yield Text(section.table.title, style="bold")
             yield from table(section.table.heads, section.table.rows)
 
-    def _first(self, at_once: Sequence[AtOnce]) -> Iterator[Text]:
-        facts: list[Row] = several_facts(self.sizing.subject)
-        yield from labelled(facts)
-        made = at_once_table(at_once)
-        yield Text(made.title, style="bold")
-        yield from table(made.heads, made.rows)
-        yield Text("")
+    def _at_once_row(self, one: AtOnce, *, head: bool) -> Iterator[Text]:
+        made = at_once_table([one])
+        widths = [max(_BATCH_CELL, len(name)) for name in made.heads]
+        lines = [*table(made.heads, made.rows, widths=[_CELL, *widths[1:]])]
+        if head:
+            facts: list[Row] = several_facts(self.sizing.subject)
+            yield from labelled(facts)
+            yield Text(made.title, style="bold")
+            yield lines[0]
+        yield from lines[1:]
 
     def _row(self, found: SizeResult, *, head: bool) -> None:
         made = gpu_table(

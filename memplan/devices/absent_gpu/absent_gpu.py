@@ -16,22 +16,26 @@ from .capability import Capability
 from .convolution import cuda_convolutions
 from .devices import cuda_devices
 from .operators import cuda_operators
+from .questions import Questions
 
 
 @contextmanager
-def absent_gpu(capability: Capability) -> Generator[None]:
+def absent_gpu(capability: Capability) -> Generator[Questions]:
     """Trace for a GPU of this capability meanwhile: device, autocast and operators are a GPU's.
+
+    Gives what the trace asks of the capability.
 
     PyTorch keeps results of fake calls by the forms of their inputs: those of another GPU are forgotten.
     """
     FakeTensorMode.cache_clear()
+    questions = Questions(capability)
     with (
-        cuda_devices(capability),
+        cuda_devices(questions),
         cuda_autocast(),
-        cuda_operators(capability),
-        cuda_convolutions(capability),
+        cuda_operators(questions),
+        cuda_convolutions(questions),
     ):
         try:
-            yield
+            yield questions
         finally:
             FakeTensorMode.cache_clear()

@@ -14,6 +14,7 @@ attention.cpp in PyTorch 2.13 with cuDNN 9.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .capability import Capability
+from .questions import Questions
 
 aten: Any = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -51,16 +53,21 @@ class Attention(NamedTuple):
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
 
 
-def attention(capability: Capability, call: Attention) -> Tensor:
-    """Run attention by the operators that a GPU of this capability runs, of those that are enabled.
+def attention(questions: Questions, call: Attention) -> Tensor:
+    """Run attention by the operators that the GPU runs, of those that are enabled.
 
     Raises RuntimeError if none is, as PyTorch does.
     """
-    for backend in _order(call, capability):
-        fits, run = _KERNELS[backend]
-        if fits(call, capability):
-            return run(call)
-    raise RuntimeError("no kernel that torch.nn.attention.sdpa_kernel allows can run this attention")
+    backend = questions.answer(partial(_chosen, call))
+    if backend is None:
+        raise RuntimeError("no kernel that torch.nn.attention.sdpa_kernel allows can run this attention")
+    return _KERNELS[backend][1](call)
+
+
+def _chosen(call: Attention, capability: Capability) -> int | None:
+    """Return the first kernel that fits, None if none does."""
+    order = _order(call, capability)
+    return next((backend for backend in order if _KERNELS[backend][0](call, capability)), None)
 
 
 def _order(call: Attention, capability: Capability) -> list[int]:

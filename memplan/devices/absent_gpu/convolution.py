@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .capability import Capability
 from .devices import SHOWN
+from .questions import Questions
 
 _C: Any = torch._C
 _BY_DIMENSIONS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -34,14 +35,14 @@ class _OnGpu(NamedTuple):
 
 
 @contextmanager
-def cuda_convolutions(capability: Capability) -> Generator[None]:
-    """Let fake convolutions on the device return the layouts of a GPU of this capability."""
+def cuda_convolutions(questions: Questions) -> Generator[None]:
+    """Let fake convolutions on the device return the layouts of the GPU that answers these questions."""
     select, layout = _C._select_conv_backend, _C._conv_determine_backend_memory_format
 
     def selected(x: Tensor, weight: Tensor, *arguments: Any, **keywords: Any) -> Any:
         if x.device != SHOWN:
             return select(x, weight, *arguments, **keywords)
-        has_cudnn = torch.bfloat16 not in (x.dtype, weight.dtype) or capability.major >= 8
+        has_cudnn = torch.bfloat16 not in (x.dtype, weight.dtype) or questions.answer(_has_bfloat16)
         depthwise = not keywords["transposed"] and 1 < keywords["groups"] == x.shape[1]
         return _OnGpu(has_cudnn or depthwise)
 
@@ -53,6 +54,10 @@ def cuda_convolutions(capability: Capability) -> Generator[None]:
         patch.object(_C, "_conv_determine_backend_memory_format", layout_of),
     ):
         yield
+
+
+def _has_bfloat16(capability: Capability) -> bool:
+    return capability.major >= 8
 
 
 def _layout(x: Tensor, weight: Tensor, backend: _OnGpu) -> torch.memory_format:

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from ...graphs.errors import InputError
 from ...torch_support.torch_fakes import FakeTensor
 from .capability import Capability
+from .questions import Questions
 
 STAND_IN = torch.device("cpu", 0)
 """The device in C++."""
@@ -100,8 +101,8 @@ def _dispatch_key(kind: str) -> str:
 
 
 @contextmanager
-def cuda_devices(capability: Capability) -> Generator[None]:
-    """Let fake tensors be on a CUDA device of this capability."""
+def cuda_devices(questions: Questions) -> Generator[None]:
+    """Let fake tensors be on the CUDA device that answers these questions."""
     import_module("torch._dynamo")  # before its tables of functions would meet those that are replaced here
     fake: Any = FakeTensor
     device, make = fake.__dict__["device"], fake.__dict__["__new__"].__func__
@@ -122,28 +123,46 @@ def cuda_devices(capability: Capability) -> Generator[None]:
     with ExitStack() as stack:
         for name, value in properties.items():
             stack.enter_context(patch.object(fake, name, value, create=True))
-        for name, answer in _answers(capability).items():
+        for name, answer in _answers(questions).items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(torch._C, "_dispatch_key_for_device", _dispatch_key))
         # A recurrent layer asks when it is made, and would warn of a PyTorch without cuDNN.
         stack.enter_context(patch.object(torch.backends.cudnn, "is_acceptable", _no))
         stack.enter_context(_Devices())
-        _entered.append(capability)
+        _entered.append(questions.capability)
         stack.callback(_entered.pop)
         yield
 
 
-def _answers(capability: Capability) -> Mapping[str, Callable[..., Any]]:
+def _numbers(capability: Capability) -> tuple[int, int]:
+    return capability.major, capability.minor
+
+
+class _Properties(SimpleNamespace):
+    """What `torch.cuda.get_device_properties` returns."""
+
+    def __init__(self, questions: Questions) -> None:
+        super().__init__(name="GPU", total_memory=0, multi_processor_count=1)
+        self._questions = questions
+
+    @property
+    def major(self) -> int:
+        return self._questions.answer(lambda one: one.major)
+
+    @property
+    def minor(self) -> int:
+        return self._questions.answer(lambda one: one.minor)
+
+
+def _answers(questions: Questions) -> Mapping[str, Callable[..., Any]]:
     """Return what `torch.cuda` answers, by name of its function."""
-    properties = SimpleNamespace(
-        name="GPU", major=capability.major, minor=capability.minor, total_memory=0, multi_processor_count=1
-    )
+    properties = _Properties(questions)
 
     def always(value: Any) -> Callable[..., Any]:
         return lambda *_arguments, **_keywords: value
 
     def has_bfloat16(including_emulation: bool = True) -> bool:
-        return including_emulation or capability.major >= 8
+        return including_emulation or questions.answer(lambda one: one.major >= 8)
 
     nothing = always(None)
     return {
@@ -151,7 +170,7 @@ def _answers(capability: Capability) -> Mapping[str, Callable[..., Any]]:
         "is_initialized": always(True),
         "device_count": always(1),
         "current_device": always(0),
-        "get_device_capability": always((capability.major, capability.minor)),
+        "get_device_capability": lambda *_arguments, **_keywords: questions.answer(_numbers),
         "get_device_name": always(properties.name),
         "get_device_properties": always(properties),
         "is_bf16_supported": has_bfloat16,

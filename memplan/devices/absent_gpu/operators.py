@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ...torch_support.torch_operators import composite, overload, overriding_silently
 from .attention import Attention, attention
-from .capability import Capability
 from .devices import SHOWN
+from .questions import Questions
 
 aten: Any = torch.ops.aten
 KEYS = "AutogradCPU", "CPU"
@@ -31,12 +31,12 @@ OF_CUDA_ALONE = ("_fused_rms_norm",)
 
 
 @contextmanager
-def cuda_operators(capability: Capability) -> Generator[None]:
-    """Let operators on the device be made of those that a GPU of this capability runs."""
+def cuda_operators(questions: Questions) -> Generator[None]:
+    """Let operators on the device be made of those that the GPU runs that answers these questions."""
     library: Any = torch.library.Library("aten", "IMPL")
     try:
         with overriding_silently():
-            for name, kernel in _kernels(capability).items():
+            for name, kernel in _kernels(questions).items():
                 made = partial(_on_device, kernel, composite(overload(name)))
                 for key in KEYS:
                     library.impl(name, made, key, allow_override=True)
@@ -57,10 +57,10 @@ def _never(*_arguments: Any, **_keywords: Any) -> Any:
     raise RuntimeError("a kernel of CUDA's was asked to run on the CPU")
 
 
-def _kernels(capability: Capability) -> dict[str, Callable[..., Any]]:
+def _kernels(questions: Questions) -> dict[str, Callable[..., Any]]:
     """Return by operator what replaces it; NotImplemented from one means the operator's own."""
     return {
-        "scaled_dot_product_attention": partial(_attention, capability),
+        "scaled_dot_product_attention": partial(_attention, questions),
         "dropout": _dropout,
         "_batch_norm_impl_index": _batch_norm,
         "softmax.int": partial(_softmax, aten._softmax),
@@ -81,7 +81,7 @@ def _on_device(
 
 
 def _attention(
-    capability: Capability,
+    questions: Questions,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -102,7 +102,7 @@ def _attention(
         scale=scale,
         grouped=enable_gqa,
     )
-    return attention(capability, call)
+    return attention(questions, call)
 
 
 def _dropout(x: Tensor, probability: float, train: bool) -> Any:

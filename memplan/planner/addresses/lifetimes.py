@@ -157,28 +157,88 @@ def lifetimes_without_transfers(graph: Graph, schedule: Schedule) -> Lifetimes:
     Nothing waits for a transfer then: a copy is there from the step that makes it to its delete. This takes a
     tenth of the time of `lifetimes`, which also validates.
     """
-    sizes, workspace = graph.tensors.bytes.tolist(), graph.operations.workspace.tolist()
+    found, sizes = arcs_without_transfers(graph, schedule), graph.tensors.bytes
+    runs = len(found.run_step)
+    tensor = np.concatenate([found.tensor, np.full(runs, WORKSPACE)])
+    size = np.concatenate([sizes[found.tensor], found.transient(sizes, graph.operations.workspace)])
+    start = np.concatenate([found.start, found.run_step])
+    end = np.concatenate([found.end, found.run_step + 1])
+    there = size > 0
+    tensor, size, start, end = tensor[there], size[there], start[there], end[there]
+    order = _order(tensor, start, end, found.steps)
+    return Lifetimes(tensor[order], size[order], start[order], end[order], found.steps)
+
+
+class Arcs(NamedTuple):
+    """From when to when copies are on the device, whatever their sizes.
+
+    tensor, start, end: per copy. operation, run_step: per run, what runs and in which step.
+    repeated, repeated_run: tensors that are made once more while they are there, and the position of the run.
+    """
+
+    tensor: Ints
+    start: Ints
+    end: Ints
+    operation: Ints
+    run_step: Ints
+    repeated: Ints
+    repeated_run: Ints
+    steps: int
+
+    def transient(self, sizes: Ints, workspace: Ints) -> Ints:
+        """Return per run the bytes that are there in its step alone.
+
+        sizes: of the tensors. workspace: of the operations.
+        """
+        found = workspace[self.operation]
+        np.add.at(found, self.repeated_run, sizes[self.repeated])
+        return found
+
+    def peak(self, sizes: Ints, workspace: Ints) -> int:
+        """Return the most bytes that are there at once.
+
+        sizes: of the tensors. workspace: of the operations.
+        """
+        changes = np.zeros(self.steps + 1, np.int64)
+        np.add.at(changes, self.start, sizes[self.tensor])
+        np.subtract.at(changes, self.end, sizes[self.tensor])
+        live = np.cumsum(changes)
+        running = live[self.run_step] + self.transient(sizes, workspace)
+        return max(int(live.max(initial=0)), int(running.max(initial=0)))
+
+
+def arcs_without_transfers(graph: Graph, schedule: Schedule) -> Arcs:
+    """Compute when copies are on the device, for a valid schedule for which `stays_on_device` holds."""
     have = {x: graph.whole_contributions[x] for x in np.flatnonzero(graph.resident).tolist()}
-    since, rows, steps = dict.fromkeys(have, 0), list[tuple[int, int, int, int]](), len(schedule)
+    since, steps = dict.fromkeys(have, 0), len(schedule)
+    copies, runs, repeated = list[tuple[int, int, int]](), list[tuple[int, int]](), list[tuple[int, int]]()
     for step, (verb, target, _where) in enumerate(schedule.rows()):
         if verb == Verb.DELETE:
             del have[target]
-            rows.append((target, sizes[target], since.pop(target), step))
+            copies.append((target, since.pop(target), step))
             continue
-        transient = workspace[target]
         for x, bit in graph.contributions(target):
             present = have.get(x, 0)
             if not present:
                 since[x] = step
             elif present & bit:  # made once more, next to the one that is there
-                transient += sizes[x]
+                repeated.append((x, len(runs)))
             have[x] = present | bit
-        rows.append((WORKSPACE, transient, step, step + 1))
-    rows += [(x, sizes[x], start, steps) for x, start in since.items()]
-    table = np.array(rows, np.int64).reshape(-1, 4)
-    tensor, size, start, end = table[table[:, 1] > 0].T
-    order = _order(tensor, start, end, steps)
-    return Lifetimes(tensor[order], size[order], start[order], end[order], steps)
+        runs.append((target, step))
+    copies += [(x, start, steps) for x, start in since.items()]
+    tensor, start, end = np.array(copies, np.int64).reshape(-1, 3).T
+    operation, run_step = np.array(runs, np.int64).reshape(-1, 2).T
+    made_twice, repeated_run = np.array(repeated, np.int64).reshape(-1, 2).T
+    return Arcs(
+        tensor=tensor,
+        start=start,
+        end=end,
+        operation=operation,
+        run_step=run_step,
+        repeated=made_twice,
+        repeated_run=repeated_run,
+        steps=steps,
+    )
 
 
 def stays_on_device(graph: Graph, schedule: Schedule) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -83,13 +83,20 @@ def estimate_file(
 
     batch: samples in an iteration, None: the model file's own.
     """
-    program = traced(file, batch, optimizer, preset.gpu)
+    program = traced(file, batch, optimizer, preset.gpu).program
     return graph_from_demands(file, preset, program, demands_of(program, progress), optimizer)
 
 
-def traced(file: ModelFile, batch: int | None, optimizer: OptimizerChoice | None, gpu: Gpu) -> Program:
+class Traced(NamedTuple):
+    """A program, and the capabilities whose GPUs run the same (`Questions.kinds`)."""
+
+    program: Program
+    kinds: frozenset[Capability]
+
+
+def traced(file: ModelFile, batch: int | None, optimizer: OptimizerChoice | None, gpu: Gpu) -> Traced:
     """Trace the program that a GPU runs, of a model that is built without memory for it."""
-    return trace_for(Capability(*gpu.capability), partial(file.build, batch), optimizer)
+    return _traced_for(Capability(*gpu.capability), partial(file.build, batch), optimizer)
 
 
 def trace_for(
@@ -100,18 +107,26 @@ def trace_for(
     The model is built without memory; with memory, on the host, if its code asks for values of its tensors
     and the host has room for its weights.
     """
+    return _traced_for(capability, build, optimizer).program
+
+
+def _traced_for(
+    capability: Capability, build: Callable[[], Iteration], optimizer: OptimizerChoice | None
+) -> Traced:
     if optimizer is not None:
         optimizer.load()  # a package that looks for a GPU when it is imported would find the absent one
-    with absent_gpu(capability):
+    with absent_gpu(capability) as questions:
         iteration = fake_build(build)
         try:
-            return trace(updated(iteration, optimizer))
+            program = trace(updated(iteration, optimizer))
+            return Traced(program, questions.kinds)
         except MemplanError as error:
             weights = sum(parameter.nbytes for parameter in iteration.module.parameters())
             # Unknown host memory counts as enough.
             if not is_value_dependent(error.__cause__ or error) or weights > (available_bytes() or weights):
                 raise
-        return trace(updated(build(), optimizer))
+        program = trace(updated(build(), optimizer))
+        return Traced(program, questions.kinds)
 
 
 def graph_from_demands(

@@ -28,6 +28,8 @@ _FAR = 32
 
 
 T = TypeVar("T")
+Number = Callable[[int, int], int]
+"""A function of the numbers at the same place of two programs."""
 
 
 class DiffersError(Exception):
@@ -65,14 +67,19 @@ class Family:
                 return self.interpolated[batch]
             except DiffersError:
                 self._give_up()
-        elif len(self.traced) == 2 and max(batch, *self.traced) < _FAR and not self.lineless:
-            self._try_far()
+        else:
+            self._try_far(batch)
             if self.held is not None:
                 return self.program(batch)
         return self._trace(batch)
 
-    def _try_far(self) -> None:
-        """Trace a batch far above, and take the line to it if there is one; else all is as it was."""
+    def _try_far(self, batch: int) -> None:
+        """Trace a batch far above, and take the line to it if there is one; else all is as it was.
+
+        batch: the third one that is asked for; nothing is done for another.
+        """
+        if len(self.traced) != 2 or max(batch, *self.traced) >= _FAR or self.lineless:
+            return
         with suppress(MemplanError):  # a model may have no such batch
             self.traced[_FAR] = self.trace(_FAR)
             self._look_for_line(sorted(self.traced))
@@ -120,18 +127,49 @@ class Family:
         if self.met or (first == 1 and not _same_calls(third, self.traced[low])):
             self.held = low, high
 
-    def _on_line(self, low: int, high: int, batch: int) -> Program:
-        def between(one: int, other: int) -> int:
-            # Sizes are whole: a line with a rest is not the program's.
-            steps, rest = divmod((other - one) * (batch - low), high - low)
-            if rest:
-                raise DiffersError
-            return one + steps
+    def line(self, batch: int) -> tuple[int, int]:
+        """Return the ends of the line that a batch is on; the batch twice if it is on none.
 
-        one, other = self.traced[low], self.traced[high]
+        Traces, as `program` does, until that is known.
+        """
+        if batch not in self.traced:
+            if self.held is None:
+                self._try_far(batch)
+            if self.held is None or not self._found_differing(*self.held).whole:
+                self.program(batch)
+        if self.held is not None and (batch in self.held or batch not in self.traced):
+            return self.held
+        return batch, batch
+
+    def _on_line(self, low: int, high: int, batch: int) -> Program:
+        differing = self._found_differing(low, high)
+        return _combined(self.traced[low], self.traced[high], between(low, high, batch), differing)
+
+    def _found_differing(self, low: int, high: int) -> _Differing:
         if self._differing is None or self._differing[0] != (low, high):
-            self._differing = (low, high), _differing(one, other)
-        return _combined(one, other, between, self._differing[1])
+            found = _differing(self.traced[low], self.traced[high], high - low)
+            self._differing = (low, high), found
+        return self._differing[1]
+
+
+def between(low: int, high: int, batch: int) -> Number:
+    """Return a function of the numbers at two batches: the number at another one on their line.
+
+    It raises DiffersError for one that is not whole: such a line is not the program's.
+    """
+
+    def number(one: int, other: int) -> int:
+        steps, rest = divmod((other - one) * (batch - low), high - low)
+        if rest:
+            raise DiffersError
+        return one + steps
+
+    return number
+
+
+def combined(one: Program, other: Program, number: Number, values: list[int]) -> Program:
+    """Combine two programs in all operations, and in these values, and in no storages."""
+    return _combined(one, other, number, _Differing([], values, [*range(len(one.operations))], whole=False))
 
 
 def same(one: Program, other: Program) -> bool:
@@ -158,23 +196,29 @@ def _same_calls(one: Program, other: Program) -> bool:
     return True
 
 
-Number = Callable[[int, int], int]
-
-
 class _Differing(NamedTuple):
-    """Indices of what has other numbers in one program than in another; all else is the same in both."""
+    """Indices of what has other numbers in one program than in another; all else is the same in both.
+
+    whole: all batches above the lower one have whole numbers, none below 0.
+    """
 
     storages: list[int]
     values: list[int]
     operations: list[int]
+    whole: bool
 
 
-def _differing(one: Program, other: Program) -> _Differing:
-    """Find what two programs differ in. Raises DiffersError if that is more than numbers."""
-    differ = list[bool]()
+def _differing(one: Program, other: Program, steps: int) -> _Differing:
+    """Find what two programs differ in. steps: batches from the one to the other.
+
+    Raises DiffersError if that is more than numbers.
+    """
+    differ, whole = list[bool](), True
 
     def note(number: int, other_number: int) -> int:
+        nonlocal whole
         differ.append(number != other_number)
+        whole = whole and other_number >= number and (other_number - number) % steps == 0
         return number
 
     def places(ones: Sequence[T], others: Sequence[T], combine: Callable[[T, T, Number], T]) -> list[int]:
@@ -190,6 +234,7 @@ def _differing(one: Program, other: Program) -> _Differing:
         places(one.storages, other.storages, _storage),
         places(one.values, other.values, _value),
         places(one.operations, other.operations, _operation),
+        whole,
     )
 
 
@@ -200,7 +245,7 @@ def _combined(one: Program, other: Program, number: Number, differing: _Differin
     differing: what to combine, None: all.
     """
     _check(one.device == other.device and one.returned == other.returned)
-    storages, values, operations = differing or (None, None, None)
+    storages, values, operations, _whole = differing or (None, None, None, False)
     return replace(
         one,
         storages=_each(one.storages, other.storages, _storage, number, storages),

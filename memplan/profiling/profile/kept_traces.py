@@ -24,17 +24,20 @@ import sysconfig
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from ...devices.absent_gpu.capability import Capability
+from ...devices.absent_gpu.questions import all_kinds
 from ...graphs.errors import InputError
 from ...graphs.files.documents import regular_size
 from ...graphs.folders.cache import user_cache
 from ...graphs.folders.sources import sources_digest
-from ...program.program import Program
+from .estimate import Traced
 from .saved_program import UnsavableError, program_from_document, program_to_document
 from .watched_reads import Reads, watched
 
@@ -57,14 +60,18 @@ T = TypeVar("T")
 
 
 class KeptTraces:
-    """Traces of one model that are kept on disk. path: its file. asked: all options that it depends on."""
+    """Traces of one model that are kept on disk.
 
-    def __init__(self, path: Path, *asked: object) -> None:
+    path: its file. asked: all options that it depends on. environment: variables before any code of the model
+    has run, None: those of now.
+    """
+
+    def __init__(self, path: Path, *asked: object, environment: Mapping[str, str] | None = None) -> None:
         self._path, self._folder = path, user_cache() / "traces"
         # MEMPLAN_*: options, of which `asked` has those that matter
         self._environment = {
             name: value
-            for name, value in os.environ.items()
+            for name, value in (os.environ if environment is None else environment).items()
             if name not in _OF_THE_SHELL and not name.startswith("MEMPLAN_")
         }
         variables = sorted(one for one in self._environment.items() if one[0].startswith(_KNOWN_READERS))
@@ -79,7 +86,8 @@ class KeptTraces:
 
     def with_options(self, *asked: object) -> KeptTraces:
         """Return the traces with other options; they too depend on all that was read so far."""
-        others = KeptTraces(self._path, *asked)
+        # Packages set variables when they are imported, and another command may not import them.
+        others = KeptTraces(self._path, *asked, environment=self._environment)
         others._reads.add(self._reads)
         return others
 
@@ -90,13 +98,24 @@ class KeptTraces:
             yield
         self._reads.add(reads)
 
-    def program(self, trace: Callable[[], Program], *asked: object) -> Program:
-        """Return what `trace` returns, or has returned before. asked: what else it depends on."""
+    def trace(self, make: Callable[[], Traced], batch: int, kind: Capability) -> Traced:
+        """Return the trace of a batch that `make` returns, or has returned before.
 
-        def lean() -> Program:
-            return replace(trace(), reads=None, used=None, host_part=None)
-
-        return self.value(lean, program_to_document, program_from_document, "program", *asked)
+        kind: the capability it is for. A trace for another one is taken if it holds for this one too.
+        """
+        if self._key is None:
+            return make()
+        for one in sorted(all_kinds() | {kind}, key=lambda one: one != kind):
+            found = self._read(self._name("trace", batch, one), partial(_trace_of, kind))
+            if found is not None:
+                return found
+        with self.watching():  # an earlier trace's reads count too: what it imported is not imported twice
+            program, kinds = make()
+        made = Traced(replace(program, reads=None, used=None, host_part=None), kinds)
+        with suppress(UnsavableError):
+            document = {"kinds": sorted(kinds), **program_to_document(made.program)}
+            self._keep(document, "trace", batch, kind)
+        return made
 
     def value(
         self, make: Callable[[], T], written: Callable[[T], Any], read: Callable[[Any], T], *asked: object
@@ -107,20 +126,30 @@ class KeptTraces:
         """
         if self._key is None:
             return make()
-        name = sha256(repr((self._key, sources_digest(), asked)).encode()).hexdigest()[:32]
-        found = self._read(name, read)
-        _log.debug("kept traces: %s %s", name, "is not there" if found is None else "is used")
+        found = self._read(self._name(*asked), read)
         if found is not None:
             return found
-        with self.watching():  # an earlier trace's reads count too: what it imported is not imported twice
+        with self.watching():
             made = make()
-        with suppress(OSError, UnsavableError, ValueError):
-            self._write(name, written(made))
-            self._trim()
+        self._keep(written(made), *asked)
         return made
+
+    def _name(self, *asked: object) -> str:
+        """Return the name of an entry. asked: what it depends on besides the model and its options."""
+        return sha256(repr((self._key, sources_digest(), asked)).encode()).hexdigest()[:32]
+
+    def _keep(self, document: Any, *asked: object) -> None:
+        with suppress(OSError, ValueError):
+            self._write(self._name(*asked), document)
+            self._trim()
 
     def _read(self, name: str, read: Callable[[Any], T]) -> T | None:
         """Return what an entry holds, None if there is none that holds."""
+        found = self._holding(name, read)
+        _log.debug("kept traces: %s %s", name, "is not there" if found is None else "is used")
+        return found
+
+    def _holding(self, name: str, read: Callable[[Any], T]) -> T | None:
         try:
             head, _newline, body = (self._folder.read(name) or b"").partition(b"\n")
             about = json.loads(head or "null")
@@ -170,6 +199,14 @@ class KeptTraces:
         """
         known = self._environment
         return {name: None if name not in known else _hash(known[name]) for name in sorted(names)}
+
+
+def _trace_of(kind: Capability, document: Any) -> Traced:
+    """Return the trace of a document. Raises ValueError if it does not hold for GPUs of this kind."""
+    kinds = frozenset(Capability(*one) for one in document["kinds"])
+    if kind not in kinds:
+        raise ValueError(f"it is for {document['kinds']}")
+    return Traced(program_from_document(document), kinds)
 
 
 def _states(paths: Iterable[str]) -> dict[str, list[int]]:

@@ -45,11 +45,8 @@ def other_from_sixteen(batch=2):
 
 
 def family(function):
-    return Family(
-        lambda batch: traced(
-            ModelFile("m.py", "build", function), batch, OptimizerChoice("adamw"), PRESET.gpu
-        )
-    )
+    file = ModelFile("m.py", "build", function)
+    return Family(lambda batch: traced(file, batch, OptimizerChoice("adamw"), PRESET.gpu).program)
 
 
 @pytest.mark.scripts

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+from memplan.devices.absent_gpu.capability import Capability
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.folders.cache import cache_folder
 from memplan.graphs.machines.presets import find_preset
 from memplan.model.file import load_model_file
 from memplan.profiling.profile import kept_traces
-from memplan.profiling.profile.estimate import traced
+from memplan.profiling.profile.estimate import Traced, traced
 from memplan.profiling.profile.estimates import Estimates
 from memplan.profiling.profile.kept_traces import KeptTraces
 from memplan.updates.choice import OptimizerChoice
@@ -182,13 +183,42 @@ def test_nothing_is_kept_where_others_can_write(traces: Count, tmp_path: Path) -
 
 
 def test_what_json_can_not_hold_is_not_kept(model: Path) -> None:
-    program = traced(load_model_file("model.py"), 2, UPDATES, PRESET.gpu)
+    made, kind = traced(load_model_file("model.py"), 2, UPDATES, PRESET.gpu), Capability(8, 6)
     kept = KeptTraces(model)
-    held = replace(program, generators={("noise",): torch.Generator()})
-    assert kept.program(lambda: held, 2).generators == held.generators
+    held = made._replace(program=replace(made.program, generators={("noise",): torch.Generator()}))
+    assert kept.trace(lambda: held, 2, kind).program.generators == held.program.generators
     assert entries() == []
-    assert kept.program(lambda: program, 2).reads is None
+    assert kept.trace(lambda: made, 2, kind).program.reads is None
     assert len(entries()) == 1
+
+
+@pytest.mark.scripts
+def test_a_trace_is_taken_for_all_gpus_that_it_holds_for(model: Path) -> None:
+    made = traced(load_model_file("model.py"), 2, UPDATES, PRESET.gpu)
+    kinds = frozenset({Capability(8, 6), Capability(9, 0)})
+    assert KeptTraces(model).trace(lambda: made._replace(kinds=kinds), 2, Capability(8, 6)).kinds == kinds
+    calls = list[int]()
+
+    def trace() -> Traced:
+        calls.append(1)
+        return made
+
+    assert KeptTraces(model).trace(trace, 2, Capability(9, 0)).kinds == kinds
+    assert calls == []
+    KeptTraces(model).trace(trace, 2, Capability(7, 5))
+    assert calls == [1]
+
+
+@pytest.mark.scripts
+def test_what_code_sets_before_other_options_changes_nothing(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, kept = traced(load_model_file("model.py"), 2, UPDATES, PRESET.gpu), KeptTraces(model)
+    monkeypatch.setenv("TORCH_SET_BY_AN_IMPORT", "1")
+    kept.with_options("lora").trace(lambda: made, 2, Capability(8, 6))
+    monkeypatch.delenv("TORCH_SET_BY_AN_IMPORT")
+    monkeypatch.setattr(kept_traces, "_imported", set[str])
+    KeptTraces(model).with_options("lora").trace(pytest.fail, 2, Capability(8, 6))
 
 
 @pytest.mark.scripts

@@ -41,7 +41,10 @@ class TrainingReached(BaseException):
 
 
 def names_of_script(path: Path) -> tuple[set[str], set[str]]:
-    """Return the names and the attributes in a Python file without `build`; none of any other file."""
+    """Return the names and the attributes in a Python file without `build`; none of any other file.
+
+    Names of the file's own classes are left out.
+    """
     nothing = set[str](), set[str]()
     if path.suffix != ".py" or not path.is_file() or regular_size(path) > _MOST_BYTES:
         return nothing
@@ -53,6 +56,7 @@ def names_of_script(path: Path) -> tuple[set[str], set[str]]:
         return nothing
     nodes = [*ast.walk(tree)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names -= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     return names, {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 

@@ -34,6 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("from transformers import Trainer\nbuild = make\nTrainer().train()", False),
         ("from own import build, Trainer\nTrainer().train()", False),
         ("import torch\nmodel.train()", False),
+        ("class Trainer: ...\nTrainer().train()", False),
+        ("from transformers import Trainer\nclass OwnTrainer(Trainer): ...\nOwnTrainer().train()", True),
         ("from transformers import Trainer\nprint(Trainer)", False),
         ("def (", False),
     ],
@@ -70,6 +72,10 @@ def test_a_script_ends_at_train() -> None:
     [
         (
             SCRIPT.replace("float32)", "float32, load_in_8bit=True)"),
+            r"bitsandbytes' in 4 bits .*--lora r=16 --quant",
+        ),
+        (
+            SCRIPT.replace("float32)", 'float32, quantization_config={"quant_method": "gptq"})'),
             r"bitsandbytes' in 4 bits .*--lora r=16 --quant",
         ),
         (

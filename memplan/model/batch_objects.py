@@ -83,10 +83,12 @@ def container_parts(thing: Any) -> Parts | None:
 
     Of a mapping of a user's own class, which may list them as it likes, None if no tensor is in it.
     """
+    if type(thing) is Tensor:  # most leaves of a batch: the questions below go through all its bases
+        return None
     users = is_of_user_class(type(thing))
     if is_a(thing, tuple | list) or (users and is_a(thing, dict)):
         return [*(entries_of(thing, container_of(thing), longest=None) or ())]
-    if not is_mapping(thing):
+    if not is_a(thing, dict) and not is_mapping(thing):
         return None
     if users and not any(_has_tensor(part) for _name, part in _attributes(thing)):
         return None

@@ -381,6 +381,14 @@ def others_in(inputs: Any, name: str = "") -> dict[str, Any]:
     return {path: leaf for path, leaf in _leaves(inputs, name) if not is_a(leaf, Tensor)}
 
 
+def leaves_in(inputs: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return `tensors_in` and `others_in` of one walk."""
+    tensors, others = dict[str, Tensor](), dict[str, Any]()
+    for path, leaf in _leaves(inputs, ""):
+        (tensors if is_a(leaf, Tensor) else others)[path] = leaf
+    return tensors, others
+
+
 def _leaves(inputs: Any, name: str) -> Iterator[tuple[str, Any]]:
     parts = _parts(inputs)
     if parts is None or (not parts and name):  # an argument that is empty is given all the same

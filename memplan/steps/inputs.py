@@ -10,7 +10,7 @@ from torch import Tensor
 from ..graphs.errors import MismatchError
 from ..guards.reads.contents import content
 from ..guards.reads.reads import short
-from ..model.iteration import Inputs, Labelled, others_in, tensors_in, unscaled
+from ..model.iteration import Inputs, Labelled, leaves_in, others_in, unscaled
 from ..program.forms import described, form_of
 from ..program.program import Program, Value, values_read
 from ..runtime.codegen.views import AS_STRIDED
@@ -60,8 +60,7 @@ class Expected:
 
         Raises OtherShapeError if only their shapes or dtypes differ from the plan's, else MismatchError.
         """
-        tensors = tensors_in(inputs)
-        others = others_in(inputs)
+        tensors, others = leaves_in(inputs)
         if self._labelled and not isinstance(unscaled(inputs), Labelled):
             raise MismatchError("input targets is missing: give labels by name, step(…, targets=…)")
         _same_names(tensors, self._forms, inputs)
@@ -115,7 +114,8 @@ def _other_form(name: str, there: Value, form: Value) -> str:
 
 def _missing(name: str, inputs: Inputs) -> MismatchError:
     """Return the error of a leaf that is missing, which says what there is instead."""
-    there = {**others_in(inputs), **tensors_in(inputs)}
+    tensors, others = leaves_in(inputs)
+    there = {**others, **tensors}
     if name in there:
         found, kind = there[name], type(there[name]).__name__
         if not isinstance(found, Tensor | bool | int | float | complex | str | None):

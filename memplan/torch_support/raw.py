@@ -85,7 +85,10 @@ def class_entries(kind: type) -> Mapping[str, Any]:
 
 def class_entry(kind: type, name: str) -> Any:
     """Return what the class or one of its bases defines by this name; MISSING if none does."""
-    return next((_ENTRIES(base)[name] for base in _BASES(kind) if name in _ENTRIES(base)), MISSING)
+    for base in _BASES(kind):  # guards ask in each iteration: a generator takes twice as long
+        if name in (entries := _ENTRIES(base)):
+            return entries[name]
+    return MISSING
 
 
 def module_of(kind: type) -> str:

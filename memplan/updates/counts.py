@@ -19,8 +19,8 @@ from .catalogue import DescribedGroup
 COUNT = "step"
 """Name under which some optimizers keep, with a parameter's states, how often it was updated."""
 
-Rows = Mapping[int, dict[str, Any]]
-"""What an optimizer holds for each parameter, by the parameter's id."""
+Rows = Sequence[dict[str, Any]]
+"""What an optimizer holds for the parameters of a group, each."""
 
 
 class Counts:
@@ -33,16 +33,15 @@ class Counts:
         self._steps = 0.0
         self._advanced = False
 
-    def read(self, groups: Iterable[DescribedGroup], rows: Rows) -> tuple[set[float], list[float]]:
-        """Read the numbers of the rows, which have all of them.
+    def read(self, groups: Iterable[tuple[DescribedGroup, Rows]]) -> tuple[set[float], list[float]]:
+        """Read the numbers of the groups' rows, which have all of them.
 
         Returns the counts that there are, and the groups' numbers, running products as they are after this
         step. Raises MismatchError.
         """
         self._tensors, self._ints, self._products, self._advanced = [], [], [], False
         numbers, products = list[float](), list[tuple[DescribedGroup, dict[str, list[Tensor]]]]()
-        for each in groups:
-            inside = [rows[id(weight)] for weight in each.group["params"] if id(weight) in rows]
+        for each, inside in groups:
             if each.described.counts and each.described.counts_in_int:
                 self._ints += inside
             elif each.described.counts:
@@ -154,5 +153,6 @@ def _by_place(counts: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the counts that are on the CPU, where a plan's device may be full around iterations, and the
     others.
     """
-    here = [count for count in counts if count.device.type == "cpu"]
-    return here, [count for count in counts if count.device.type != "cpu"]
+    here = [count for count in counts if count.is_cpu]
+    others = [count for count in counts if not count.is_cpu] if len(here) < len(counts) else []
+    return here, others

@@ -75,7 +75,7 @@ def load_rows(source: str | None = None, kind: str = "ordinary") -> list[Row]:
 
     source: its key, if only its rows are wanted. kind: ordinary, or offload (published_offload.py).
     """
-    document = yaml.safe_load(ROWS.read_text())
+    document = yaml.load(ROWS.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     models: dict[str, Row] = document["models"]
     rows = [{**document["defaults"], **row} for row in document["rows"] if source in (None, row["source"])]
     for row in rows:

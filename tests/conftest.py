@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import os
@@ -42,6 +43,18 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_I
 
 DEVICES = (("cpu", "scripts"), ("cuda", "cuda"))
 """Devices of the tests that ask for one, each with the marker of those cases."""
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Leave circles alone while tests are collected: what is made then stays."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave a million objects of pytest and of packages out of each later collection."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker

@@ -23,11 +23,11 @@ def _is_compiled(node: ast.AST) -> bool:
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
     """Yield the calls in Python code; within compiled functions there are none to look at."""
-    for child in ast.iter_child_nodes(node):
-        if not _is_compiled(child):
-            if isinstance(child, ast.Call):
-                yield child
-            yield from _calls(child)
+    waiting = [node]
+    for each in waiting:  # a generator in each node would hand each call up through all around it
+        children = [child for child in ast.iter_child_nodes(each) if not _is_compiled(child)]
+        yield from (child for child in children if isinstance(child, ast.Call))
+        waiting += children
 
 
 def _callee(call: ast.Call) -> str | None:

@@ -59,14 +59,16 @@ def youngest_kept() -> Generator[None]:
 def collector_seldom() -> Generator[Callable[[], None]]:
     """Collect circles seldom within the block. Gives a function that leaves all objects of now out of it.
 
-    Garbage of the block is still collected: a model that is built with memory is not kept for ever.
+    Garbage of the block is still collected: a model that is built with memory is not kept for ever. In a
+    process that has left objects out itself, that function does nothing: their end would be the end of all.
     """
-    before = gc.get_threshold()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.set_threshold(*_SELDOM)
     try:
-        yield gc.freeze
+        yield gc.freeze if not frozen else lambda: None
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         gc.set_threshold(*before)
 
 

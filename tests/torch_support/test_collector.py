@@ -123,7 +123,16 @@ class _Circle:
         self.removed.append(True)
 
 
-def test_garbage_is_still_collected_where_the_collector_runs_seldom() -> None:
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """No object is left out of collections, as in a process that has never asked for it."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()  # as conftest.py has it
+
+
+def test_garbage_is_still_collected_where_the_collector_runs_seldom(unfrozen: None) -> None:
     removed = list[bool]()
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     with collector_seldom() as leave_out_all:
@@ -136,3 +145,12 @@ def test_garbage_is_still_collected_where_the_collector_runs_seldom() -> None:
         assert gc.get_threshold() > before
     assert gc.get_threshold() == before
     assert not gc.get_freeze_count()
+
+
+def test_what_the_process_has_left_out_stays_so(unfrozen: None) -> None:
+    gc.freeze()
+    before = gc.get_freeze_count()
+    with collector_seldom() as leave_out:
+        leave_out()
+        assert gc.get_freeze_count() <= before  # some die meanwhile
+    assert before / 2 < gc.get_freeze_count() <= before

@@ -9,6 +9,7 @@ define (on `self`: no file of the package); such names as strings. Not those tha
 from __future__ import annotations
 
 import ast
+from functools import cache
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,10 @@ def defined(tree: ast.AST) -> set[str]:
     return names
 
 
-EVERYWHERE = {name for path in FILES for name in defined(ast.parse(path.read_text()))}
+@cache
+def everywhere() -> set[str]:
+    """What all files bind."""
+    return {name for path in FILES for name in defined(ast.parse(path.read_text()))}
 
 
 def private_names(source: str) -> list[str]:
@@ -77,7 +81,7 @@ def _private(node: ast.AST, own: set[str]) -> Iterator[str]:
         if any(map(is_private, module.split("."))) or module.startswith(UNDOCUMENTED):
             yield module
     if isinstance(node, ast.Attribute) and is_private(node.attr):
-        known = own | EVERYWHERE if is_on_self(node) else own
+        known = own | everywhere() if is_on_self(node) else own
         if node.attr not in known:
             yield node.attr
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in own:

@@ -9,9 +9,9 @@ define (on `self`: no file of the package); such names as strings. Not those tha
 from __future__ import annotations
 
 import ast
-from functools import cache
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import memplan

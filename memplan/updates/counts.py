@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices.device.device import Device, StreamDevice
 from ..graphs.errors import MismatchError
 from ..torch_support.torch_optimizers import kernel_for_lists
-from .catalogue import DescribedGroup
+from .catalogue import DescribedGroup, described_groups
 
 COUNT = "step"
 """Name under which some optimizers keep, with a parameter's states, how often it was updated."""
@@ -111,6 +112,30 @@ def new_numbers(of: DescribedGroup, device: torch.device, row: Mapping[str, Any]
         if of.group.get("fused"):
             made[COUNT] = torch.zeros((), dtype=torch.float32, device=device)
     return made | {name: torch.ones((), dtype=dtype, device="cpu") for name in products}
+
+
+def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:
+    """Return the bytes that the optimizer keeps on a device in addition to the states that the plan knows.
+
+    These are tables that states share and, on a device that allocates blocks, a count for each weight that
+    PyTorch's fused kernels update.
+    """
+    groups = [each for each in described_groups(optimizer) if each.described.counts]
+    tables = {
+        id(table): table
+        for described, group, first in groups
+        for weight in group["params"]
+        if described.tables
+        for state, table_on in described.tables.values()
+        if state in described.rule(group, first, weight).states
+        for table in [table_on(device.torch)]
+    }
+    size = sum(device.rounded(table.nbytes) for table in tables.values())
+    if isinstance(device, StreamDevice):
+        size += (
+            sum(len(each.group["params"]) for each in groups if each.group.get("fused")) * device.block_bytes
+        )
+    return size
 
 
 def _check_counts(counts: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from ..devices.device.device import Device, StreamDevice
+from ..devices.device.device import Device
 from ..devices.sharded.local_tensors import local_state, planned_local
 from ..devices.storage.host_access import at_home_value
 from ..devices.storage.lazy_init import filled_with, unmade, zeros
@@ -34,7 +34,7 @@ from .catalogue import (
     refuse_replaced_step,
     steps_of,
 )
-from .counts import COUNT, Counts, new_numbers
+from .counts import COUNT, Counts, count_bytes, new_numbers
 from .masters import MASTER, is_own_master
 from .several import members_of
 from .sums import sums_of
@@ -87,30 +87,6 @@ def _uneven(tensors: Iterable[Tensor]) -> MismatchError:
         "the optimizer has updated some parameters more often than others, as after a layer was frozen: "
         f"planned updates count all equally. {way}"
     )
-
-
-def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:
-    """Return the bytes that the optimizer keeps on a device in addition to the states that the plan knows.
-
-    These are tables that states share and, on a device that allocates blocks, a count for each weight that
-    PyTorch's fused kernels update.
-    """
-    groups = [each for each in described_groups(optimizer) if each.described.counts]
-    tables = {
-        id(table): table
-        for described, group, first in groups
-        for weight in group["params"]
-        if described.tables
-        for state, table_on in described.tables.values()
-        if state in described.rule(group, first, weight).states
-        for table in [table_on(device.torch)]
-    }
-    size = sum(device.rounded(table.nbytes) for table in tables.values())
-    if isinstance(device, StreamDevice):
-        size += (
-            sum(len(each.group["params"]) for each in groups if each.group.get("fused")) * device.block_bytes
-        )
-    return size
 
 
 class OptimizerState:

@@ -24,7 +24,7 @@ from memplan.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.steps.execute import PlannedStep
 from memplan.tracing.trace import trace
-from memplan.updates.state import count_bytes
+from memplan.updates.counts import count_bytes
 from not_none import not_none
 from program_replay import ProgramReplay
 from recomputing import recomputing

@@ -36,8 +36,8 @@ from ...solvers.registry.run import solve_or_unpin as solve
 from ...solvers.splits import fastest
 from ...torch_support.unsupported import warn_user
 from ...tracing.output_layouts import residents
+from ...updates.counts import count_bytes
 from ...updates.early import updates_early, with_undo
-from ...updates.state import count_bytes
 from ..options import Options
 from .front_end import FrontEnd, Measured
 from .infeasible import ABOUT, explain, name_smallest

@@ -46,7 +46,7 @@ def build(batch=2):
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     path = tmp_path_factory.mktemp("model") / "model.py"
     path.write_text(MODEL)
-    made = traced(load_model_file(str(path)), 2, OptimizerChoice("adamw"), find_preset("rtx3060").gpu)
+    made = traced(load_model_file(str(path)), 2, OptimizerChoice("adamw"), find_preset("rtx3060").gpu).program
     return replace(made, reads=None, used=None, host_part=None)
 
 

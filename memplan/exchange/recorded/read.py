@@ -1,7 +1,7 @@
 """Files with recordings of memory: snapshots are pickles, profiles JSON, also with `.gz`; XLA's are text.
 
-PyTorch writes snapshots as pickles alone, up to 2.15. Nsight Systems exports to SQLite, with the segments of
-the allocator at most: not who has which bytes of them.
+PyTorch 2.13 writes snapshots as pickles alone, and so does its main branch of 2026. Nsight Systems exports to
+SQLite, with the segments of the allocator at most: not who has which bytes of them.
 """
 
 from __future__ import annotations

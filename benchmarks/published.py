@@ -44,7 +44,10 @@ LIMIT = 420.0
 
 Row = dict[str, Any]
 
-ON_A_MACHINE = {"id", "batch", "card", "host", "links", "memory", "time", "sourced", "approximate", "source"}
+ON_A_MACHINE = {
+    *("id", "batch", "card", "host", "links", "memory", "time", "sourced", "approximate", "source"),
+    *("technique", "half", "because", "differs", "pairs", "sha256", "cause", "anew", "allocator", "buffers"),
+}
 """Keys in which rows of one program may differ: they share its traces."""
 _ESTIMATES: dict[str, Any] = {}
 
@@ -151,7 +154,11 @@ def load_results() -> dict[str, dict[str, Any]]:
 
 
 class Ordinary(NamedTuple):
-    """The ordinary loop of a row. loop: makes it of a graph of one iteration. constant: bytes of kernels."""
+    """The ordinary loop of a row.
+
+    loop: makes it of a graph of one iteration.
+    constant: bytes of kernels, and of buffers that the program allocates once.
+    """
 
     estimates: Any
     preset: Any
@@ -180,7 +187,8 @@ def ordinary(row: Row) -> Ordinary:
         import_module("peft")  # here: imported in a trace, it would look for the GPU that is not there
     kind = row["optimizer"]
     options = {"momentum": kind.get("momentum"), "fused": kind["kind"] == "fused"}
-    choice = None if kind["name"] == "none" else OptimizerChoice(kind["name"], "after", **options)
+    when = kind.get("update", "after")
+    choice = None if kind["name"] == "none" else OptimizerChoice(kind["name"], when, **options)
 
     class File(ModelFile):
         def build(self, batch: int | None = None) -> Iteration:
@@ -204,7 +212,7 @@ def ordinary(row: Row) -> Ordinary:
         return ordinary_loop(accumulating(graph, steps, cost_of_adding(preset)), copies)
 
     # One of the thread of backward.
-    return Ordinary(estimates, preset, loop, 2 * constant_bytes(preset.gpu))
+    return Ordinary(estimates, preset, loop, 2 * constant_bytes(preset.gpu) + (row["buffers"] or 0))
 
 
 def estimate_row(row: Row) -> dict[str, Any]:
@@ -245,7 +253,8 @@ def memory_of(row: Row, program: Ordinary, graph: Any, schedule: Any, budget: in
     machine = replace(preset.machine, device_capacity=None)
     worst = loop(estimates.at_worst(row["batch"], preset))
     span = memory_span(graph, worst, schedule, budget, machine, constant, reserved_peak)
-    reserved = constant + reserved_peak(lifetimes(graph, schedule, budget=budget, machine=machine))
+    copies = lifetimes(graph, schedule, budget=budget, machine=machine)
+    reserved = constant + reserved_peak(copies, expandable=row["allocator"] == "expandable")
     low, expected, high = map(int, span)
     return dict(zip(FIGURES, (low, expected, max(expected, reserved), high), strict=True))
 

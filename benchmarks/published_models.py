@@ -27,6 +27,8 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
         }
     if row["quantize"]:
         module = _quantised(module, row).train()
+    elif row["lora"] and row["lora"].get("adapters"):
+        _add_adapters(module, row["lora"])
     elif row["lora"]:
         from peft import LoraConfig, get_peft_model
 
@@ -41,7 +43,56 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
         _with_masters(module, dtype)
     if row["chunks"]:
         return _in_chunks(module, row["chunks"]), inputs
+    if row["logits"] == "float32":
+        return _with_wide_logits(module), inputs
     return _wrapped(module, loss, row["autocast"]), inputs
+
+
+def _add_adapters(module: Any, lora: Row) -> None:
+    """Give linear layers several adapters, all trained, of which the batch uses the first."""
+    import torch
+    from torch.nn import functional
+
+    class Adapted(torch.nn.Module):
+        def __init__(self, base: Any) -> None:
+            super().__init__()
+            form = {"dtype": base.weight.dtype, "device": base.weight.device}
+            self.base_layer = base
+            down = (lora["adapters"], lora["r"], base.in_features)
+            up = (lora["adapters"], base.out_features, lora["r"])
+            self.lora_A = torch.nn.Parameter(torch.empty(down, **form))
+            self.lora_B = torch.nn.Parameter(torch.empty(up, **form))
+
+        def forward(self, x: Any) -> Any:
+            low = functional.linear(x, self.lora_A[0])
+            return self.base_layer(x) + 2.0 * functional.linear(low, self.lora_B[0])
+
+    for parameter in module.parameters():
+        parameter.requires_grad = False
+    for part in list(module.modules()):
+        for name, layer in list(part.named_children()):
+            if name in lora["targets"]:
+                setattr(part, name, Adapted(layer))
+
+
+def _with_wide_logits(module: Any) -> Any:
+    """Return the language model with its loss of logits in float32, which are outputs."""
+    import torch
+    from torch.nn import functional
+
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, input_ids: Any, labels: Any) -> Any:
+            logits = self.model(input_ids=input_ids).logits.float()
+            return {
+                "loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
+                "logits": logits,
+            }
+
+    return Whole()
 
 
 def _with_masters(module: Any, dtype: Any) -> None:

@@ -8,7 +8,8 @@ Rows are those of kind `offload` in published.yaml. Each names a solver and sett
 program does; what they do otherwise is in `differs`. Half of the rows judge: their estimates were kept, each
 with a hash, before anyone entered the published figures (`because` says how). The hash is the SHA-256 of the
 row's settings, memplan's version and the estimate. A row that is estimated anew after its figures were read
-is one of `fit`, and its `sha256` in published.yaml goes.
+is one of `fit`, and its `sha256` in published.yaml goes. A judging row may say in `anew` with what it would be
+estimated today: that estimate is another row of the file of results, and in no statistic.
 
 results/published_offload.csv has the estimates, results/published_offload.md the table.
 """
@@ -26,12 +27,12 @@ from typing import Any
 
 from published import HERE, Row, load_rows, memory_of, ordinary
 from published_llmq import llmq
-from published_offload_table import render
+from published_offload_table import anew_id, render
 
 RESULTS, TABLE = HERE / "results" / "published_offload.csv", HERE / "results" / "published_offload.md"
 ESTIMATE = ("low", "expected", "reserved", "high", "weights", "host", "seconds")
 FIELDS = ("id", *ESTIMATE, "version", "sha256", "date", "took", "error")
-FIGURES = {"memory", "time", "half", "because", "sha256", "pairs", "differs", "cause", "source", "id"}
+FIGURES = {"memory", "time", "half", "because", "sha256", "pairs", "differs", "cause", "source", "id", "anew"}
 """Keys of a row that are no settings of the program."""
 
 
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rerun", action="store_true", help="estimate anew what fits were made to")
     asked = parser.parse_args()
     rows, results = load_rows(kind="offload"), load_results()
-    for row in [] if asked.table else rows:
+    for row in [] if asked.table else [*rows, *anew_rows(rows)]:
         done = row["id"] in results and not (asked.rerun and row["half"] == "fit")
         if done or row["expressible"] is not True or not any(t in row["id"] for t in asked.only.split(",")):
             continue
@@ -52,6 +53,11 @@ def main() -> None:
     TABLE.write_text(render(rows, results))
     if asked.table:
         print(TABLE.read_text())
+
+
+def anew_rows(rows: list[Row]) -> list[Row]:
+    """Return the judging rows that say so with the settings of today."""
+    return [{**row, **row["anew"], "id": anew_id(row), "half": "anew"} for row in rows if row["anew"]]
 
 
 def load_results() -> dict[str, dict[str, str]]:

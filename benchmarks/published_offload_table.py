@@ -39,6 +39,11 @@ def compare(row: Row, result: Result) -> Compared:
     return Compared(row, size, row["time"] and (float(row["time"]), float(result["seconds"])))
 
 
+def anew_id(row: Row) -> str:
+    """Return the id of a judging row's estimate with the settings of today."""
+    return f"{row['id']}:anew"
+
+
 def render(rows: list[Row], results: Mapping[str, Result]) -> str:
     """Return the page."""
     done = [
@@ -66,6 +71,10 @@ def render(rows: list[Row], results: Mapping[str, Result]) -> str:
         "statistic but the order.",
         "## How good",
         "\n".join(_summary(done)),
+        "## Judging rows, estimated anew",
+        "With what memplan or the row lacked when it was judged. The figures were known by then: these "
+        "estimates are in no statistic.",
+        "\n".join(_anew(rows, results)),
         "## Order of techniques",
         "\n".join(_orders(done)),
         "## Every row",
@@ -94,6 +103,17 @@ def _summary(done: list[Compared]) -> Iterator[str]:
                 near = sum(1 / factor <= ratio <= factor for ratio in ratios)
                 shown = " | ".join(f"{ratio:.2f}" for ratio in (median(ratios), ratios[0], ratios[-1]))
                 yield f"| {what}, {half} | {len(ratios)} | {shown} | {near} of {len(ratios)} ({factor}) |"
+
+
+def _anew(rows: list[Row], results: Mapping[str, Result]) -> Iterator[str]:
+    yield "| row | with | memory, as judged | now | time, as judged | now |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows:
+        if row["anew"] and anew_id(row) in results:
+            both = [compare(row, results[name]) for name in (row["id"], anew_id(row))]
+            cells = [_cells(getattr(one, what), 1)[2] for what in ("memory", "time") for one in both]
+            settings = ", ".join(f"{key}={value}" for key, value in row["anew"].items())
+            yield f"| `{row['id']}` | {settings} | {' | '.join(cells)} |"
 
 
 def pairs(done: Iterable[Compared]) -> Iterator[tuple[str, Compared, Compared, bool]]:

@@ -10,6 +10,10 @@ The rules are those of `c10/cuda/CUDACachingAllocator.cpp` with its default sett
   1 MiB (in large ones), else it is part of the block, and counts;
 - a block that is given back is united with free neighbours in its segment, and stays with its stream;
 - if the device has no room for a segment, those that are wholly free are returned to it first.
+
+With `expandable_segments:True` (ExpandableSegments) each stream has two segments without an end, one of small
+blocks. What does not fit grows them by whole pages, of 2 MiB for small blocks and else 20 MiB, and what is
+free at their end is part of it. A remainder of 512 bytes becomes a separate block in both.
 """
 
 from __future__ import annotations
@@ -66,8 +70,7 @@ class CachingAllocator:
         rounded = round_up(size, BLOCK)
         small = rounded <= SMALL
         chunk = self._fitting(rounded, stream, small) or self._new_segment(rounded, stream, small)
-        left = chunk.size - rounded
-        if left >= BLOCK if small else left > SMALL:
+        if self._splits(chunk.size - rounded, small):
             self._split(chunk, rounded)
         chunk.taken, chunk.requested = True, size
         self.count(chunk)
@@ -131,6 +134,10 @@ class CachingAllocator:
             pool.remove(found)
         return found
 
+    def _splits(self, left: int, small: bool) -> bool:
+        """Tell whether so many bytes left of a block become a separate one."""
+        return left >= BLOCK if small else left > SMALL
+
     def _new_segment(self, size: int, stream: int, small: bool) -> Chunk:
         segment = segment_size(size)
         return Chunk(self.segment(segment), segment, stream, small=small)
@@ -153,6 +160,52 @@ class CachingAllocator:
             chunk.after.before = rest
         chunk.after, chunk.size = rest, size
         self._pool(rest).append(rest)
+
+
+class ExpandableSegments(CachingAllocator):
+    """The allocator with segments that grow, on a device with room for everything."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._last: dict[tuple[int, bool], Chunk] = {}
+
+    def release_cached(self) -> None:
+        """Raise: pages are unmapped only if the device is full."""
+        raise NotImplementedError
+
+    def _splits(self, left: int, small: bool) -> bool:
+        return left >= BLOCK
+
+    def _new_segment(self, size: int, stream: int, small: bool) -> Chunk:
+        last = self._last.get((stream, small))
+        if last is None:
+            # Segments are far apart: only addresses in one of them are compared.
+            chunk = Chunk(0, 0, stream, small=small)
+        elif last.taken:
+            chunk = Chunk(last.start + last.size, 0, stream, small=small)
+            last.after, chunk.before = chunk, last
+        else:
+            chunk = last
+            self._pool(chunk).remove(chunk)
+        grown = round_up(size - chunk.size, SMALL_SEGMENT if small else LARGE_SEGMENT)
+        chunk.size += grown
+        self.reserved += grown
+        self.reserved_peak = max(self.reserved_peak, self.reserved)
+        self._last[stream, small] = chunk
+        return chunk
+
+    def _split(self, chunk: Chunk, size: int) -> None:
+        super()._split(chunk, size)
+        if self._last[chunk.stream, chunk.small] is chunk:
+            assert chunk.after is not None
+            self._last[chunk.stream, chunk.small] = chunk.after
+
+    def free(self, chunk: Chunk) -> None:
+        after = chunk.after
+        super().free(chunk)
+        # A last block that was free is part of this one now.
+        if after is not None and chunk.after is None:
+            self._last[chunk.stream, chunk.small] = chunk
 
 
 def _unite(chunk: Chunk, other: Chunk) -> None:
@@ -178,13 +231,16 @@ def segment_size(size: int) -> int:
     return LARGE_SEGMENT if size < OWN_SEGMENT else round_up(size, OWN_ROUNDING)
 
 
-def reserved_peak(lifetimes: Lifetimes) -> int:
+def reserved_peak(lifetimes: Lifetimes, *, expandable: bool = False) -> int:
     """Simulate the allocator over a schedule's copies and return the bytes of its segments at their peak.
 
     Fragmentation counts: free bytes between blocks are reserved. The device has room for everything. Copies
     that live through the whole iteration are allocated first, as weights are.
+
+    expandable: with `expandable_segments:True`.
     """
-    allocator = CachingAllocator(2 * int(lifetimes.size.sum()) + 2**30)
+    room = 2 * int(lifetimes.size.sum()) + 2**30
+    allocator = ExpandableSegments() if expandable else CachingAllocator(room)
     taken: dict[tuple[int, int], Chunk] = {}
     starting: list[list[int]] = [[] for _ in range(lifetimes.steps)]
     ending: list[list[tuple[int, int]]] = [[] for _ in range((_ITERATIONS + 2) * lifetimes.steps)]

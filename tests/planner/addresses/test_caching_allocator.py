@@ -9,6 +9,7 @@ from memplan.graphs.generators import chain
 from memplan.planner.addresses.caching_allocator import (
     MIB,
     CachingAllocator,
+    ExpandableSegments,
     NoRoomError,
     reserved_peak,
     segment_size,
@@ -128,6 +129,39 @@ def test_blocks_never_overlap_and_all_comes_back():
     assert (allocator.allocated, allocator.reserved) == (0, 0)
 
 
+def test_expandable_segments_grow_at_their_end():
+    allocator = ExpandableSegments()
+    first, second = allocator.malloc(12 * MIB), allocator.malloc(12 * MIB)
+    assert (second.start, allocator.reserved) == (12 * MIB, 40 * MIB)  # 8 MiB were left: one page more
+    allocator.free(first)
+    assert (allocator.malloc(14 * MIB).start, allocator.reserved) == (24 * MIB, 40 * MIB)
+    assert (allocator.malloc(512).start, allocator.reserved) == (0, 42 * MIB)  # small blocks have their own
+    assert allocator.malloc(12 * MIB - 512).size == 12 * MIB - 512  # 512 bytes are left, and cut off
+    assert allocator.malloc(25 * MIB).start == 38 * MIB  # 2 MiB were free at the end
+    assert allocator.reserved == 82 * MIB
+
+
+def test_blocks_of_expandable_segments_never_overlap():
+    """At random; what is reserved reaches from the first block to the last."""
+    rng = random.Random(0)
+    allocator, taken = ExpandableSegments(), []
+    for _step in range(2000):
+        if taken and rng.random() < 0.5:
+            allocator.free(taken.pop(rng.randrange(len(taken))))
+        else:
+            size = rng.choice((700, 5 * KIB, 300 * KIB, 2 * MIB, 11 * MIB))
+            taken.append(allocator.malloc(rng.randrange(1, size), rng.randrange(2)))
+        for pool in {(block.stream, block.small) for block in taken}:
+            own = [block for block in taken if (block.stream, block.small) == pool]
+            spans = sorted((block.start, block.start + block.size) for block in own)
+            assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+        assert allocator.allocated == sum(block.size for block in taken) <= allocator.reserved
+    for block in taken:
+        allocator.free(block)
+    assert all(len(blocks) == 1 for blocks in allocator._free.values())
+    assert sum(block.size for (block,) in allocator._free.values()) == allocator.reserved
+
+
 # ── what it takes for a schedule ──
 
 
@@ -146,6 +180,7 @@ def test_a_hole_between_two_that_live_is_not_used_by_a_larger_one():
     found = rows((12, 0, 1), (14, 1, 2), steps=3)
     assert found.live().max() == 14 * MIB
     assert reserved_peak(found) == 26 * MIB
+    assert reserved_peak(found, expandable=True) == 20 * MIB
 
 
 def test_what_is_always_there_is_taken_once():

@@ -8,8 +8,8 @@ Rows are those of kind `offload` in published.yaml. Each names a solver and sett
 program does; what they do otherwise is in `differs`. Half of the rows judge: their estimates were kept, each
 with a hash, before anyone entered the published figures (`because` says how). The hash is the SHA-256 of the
 row's settings, memplan's version and the estimate. A row that is estimated anew after its figures were read
-is one of `fit`, and its `sha256` in published.yaml goes. A judging row may say in `anew` with what it would be
-estimated today: that estimate is another row of the file of results, and in no statistic.
+is one of `fit`, and its `sha256` in published.yaml goes. A judging row may say in `anew` with which settings
+it would be estimated today: that estimate is another row of the file of results, and in no statistic.
 
 results/published_offload.csv has the estimates, results/published_offload.md the table.
 """

@@ -1,0 +1,52 @@
+"""Modules of published rows (benchmarks/published_models.py): adapters, masters, logits in float32."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+pytest.importorskip("transformers")
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import yaml  # noqa: E402
+from published import ROWS  # noqa: E402
+from published_models import model_of  # noqa: E402
+
+SIZES = {
+    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"vocab_size": 64, "tie_word_embeddings": True},
+}
+LLAMA = {"library": "transformers", "class": "LlamaForCausalLM", "config": SIZES}
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    common = {"model": LLAMA, "length": 8, "dtype": "bfloat16", "attention": "sdpa"}
+    return {**yaml.safe_load(ROWS.read_text())["defaults"], **common, **changes}
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize("chunks", [None, 4])
+@pytest.mark.parametrize("adapters", [None, 3])
+def test_adapters_with_float32_masters_are_trained(adapters: int | None, chunks: int | None) -> None:
+    if adapters is None:
+        pytest.importorskip("peft")
+    lora = {"r": 4, "targets": ["q_proj", "down_proj"], "adapters": adapters}
+    module, inputs = model_of(row(lora=lora, masters="float32", chunks=chunks), 2)
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+    module(**inputs)["loss"].backward()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None for parameter in trained)
+    assert sum(parameter.numel() for parameter in trained) == 2 * 4 * (adapters or 1) * (64 + 96)
+
+
+def test_the_loss_of_logits_in_float32() -> None:
+    torch.manual_seed(0)
+    module, inputs = model_of(row(logits="float32"), 2)
+    found = module(**inputs)
+    logits = module.model(input_ids=inputs["input_ids"]).logits
+    assert (found["logits"].dtype, logits.dtype) == (torch.float32, torch.bfloat16)
+    assert torch.equal(found["logits"], logits.float())
+    wanted = functional.cross_entropy(logits.float().flatten(0, 1), inputs["labels"].flatten())
+    assert torch.equal(found["loss"], wanted)

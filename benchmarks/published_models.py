@@ -41,6 +41,8 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
         module.forward = _efficient_attention(module.forward)
     if row["masters"]:
         _with_masters(module, dtype)
+    if row["fused_loss"]:
+        return _with_fused_loss(module, row["fused_loss"]), inputs
     if row["chunks"]:
         return _in_chunks(module, row["chunks"]), inputs
     if row["logits"] == "float32":
@@ -135,6 +137,46 @@ def _in_chunks(module: Any, count: int) -> Any:
             return {
                 "loss": sum(chunk(part, weight, wanted) for chunk, part, wanted in parts) / labels.numel()
             }
+
+    return Whole()
+
+
+def _with_fused_loss(module: Any, count: int) -> Any:
+    """Return the language model with a loss whose forward makes the gradients too, by chunks of tokens.
+
+    Liger's fused linear cross entropy does so: nothing but the gradients of the last layer's output and of
+    its weights waits for backward.
+    """
+    import torch
+    from torch.nn import functional
+
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, hidden: Any, weight: Any, labels: Any) -> Any:
+            loss, gradients, total = hidden.new_zeros((), dtype=torch.float32), [], torch.zeros_like(weight)
+            for part, wanted in zip(hidden.chunk(count), labels.chunk(count), strict=True):
+                logits = functional.linear(part, weight)
+                loss = loss + functional.cross_entropy(logits.float(), wanted, reduction="sum")
+                share = functional.softmax(logits.float(), -1).to(hidden.dtype)
+                share = share.scatter_add(1, wanted[:, None], share.new_full((len(wanted), 1), -1.0))
+                share = share / labels.numel()
+                gradients.append(share @ weight)
+                total += share.t() @ part
+            ctx.save_for_backward(torch.cat(gradients), total)
+            return loss / labels.numel()
+
+        @staticmethod
+        def backward(ctx: Any, *_one: Any) -> Any:
+            return (*ctx.saved_tensors, None)  # the loss is what backward begins with: times one
+
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole = module
+
+        def forward(self, input_ids: Any, labels: Any) -> Any:
+            hidden = module.model(input_ids=input_ids).last_hidden_state.flatten(0, 1)
+            return {"loss": Fused.apply(hidden, module.lm_head.weight, labels.flatten())}
 
     return Whole()
 

@@ -57,7 +57,9 @@ def main() -> None:
 
 def anew_rows(rows: list[Row]) -> list[Row]:
     """Return the judging rows that say so with the settings of today."""
-    return [{**row, **row["anew"], "id": anew_id(row), "half": "anew"} for row in rows if row["anew"]]
+    return [
+        {**row, **row["anew"], "id": anew_id(row), "half": "anew"} for row in rows if row["anew"] is not None
+    ]
 
 
 def load_results() -> dict[str, dict[str, str]]:

@@ -109,10 +109,10 @@ def _anew(rows: list[Row], results: Mapping[str, Result]) -> Iterator[str]:
     yield "| row | with | memory, as judged | now | time, as judged | now |"
     yield "|---|---|---|---|---|---|"
     for row in rows:
-        if row["anew"] and anew_id(row) in results:
+        if row["anew"] is not None and anew_id(row) in results:
             both = [compare(row, results[name]) for name in (row["id"], anew_id(row))]
             cells = [_cells(getattr(one, what), 1)[2] for what in ("memory", "time") for one in both]
-            settings = ", ".join(f"{key}={value}" for key, value in row["anew"].items())
+            settings = ", ".join(f"{key}={value}" for key, value in row["anew"].items()) or "-"
             yield f"| `{row['id']}` | {settings} | {' | '.join(cells)} |"
 
 

@@ -10,15 +10,16 @@ from torch.nn import functional
 
 pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import yaml  # noqa: E402
-from published import ROWS  # noqa: E402
-from published_models import model_of  # noqa: E402
+import yaml
+from published import ROWS
+from published_models import model_of
 
-SIZES = {
-    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"vocab_size": 64, "tie_word_embeddings": True},
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+LLAMA = {
+    "library": "transformers",
+    "class": "LlamaForCausalLM",
+    "config": SIZES | {"vocab_size": 64, "tie_word_embeddings": True},
 }
-LLAMA = {"library": "transformers", "class": "LlamaForCausalLM", "config": SIZES}
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -50,3 +51,16 @@ def test_the_loss_of_logits_in_float32() -> None:
     assert torch.equal(found["logits"], logits.float())
     wanted = functional.cross_entropy(logits.float().flatten(0, 1), inputs["labels"].flatten())
     assert torch.equal(found["loss"], wanted)
+
+
+def test_a_fused_loss_has_the_gradients_of_the_usual_one() -> None:
+    torch.manual_seed(0)
+    module, inputs = model_of(row(fused_loss=4, dtype="float32"), 2)
+    fused = module(**inputs)["loss"]
+    usual = functional.cross_entropy(
+        module.whole(input_ids=inputs["input_ids"]).logits.flatten(0, 1), inputs["labels"].flatten()
+    )
+    assert fused.item() == pytest.approx(usual.item(), rel=1e-5)
+    weights = list(module.parameters())
+    pairs = zip(torch.autograd.grad(fused, weights), torch.autograd.grad(usual, weights), strict=True)
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in pairs)

@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--size", type=parse_bytes, default="4MB")
     parser.add_argument("--share", type=int, default=80)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--solvers", default="optimizer-offload,paged-optimizer,auto")
     chosen = parser.parse_args()
     preset = find_preset(chosen.gpu)
     machine = with_latency(preset.machine, chosen.latency)
@@ -142,7 +143,7 @@ def main() -> None:
     for name, model in MODELS.items():
         graphs = [estimated(preset, machine, model, size) for size in (0, chosen.size)]
         peak = max(baseline(graph).peak for graph in graphs)
-        for solver in ("optimizer-offload", "paged-optimizer", "auto"):
+        for solver in chosen.solvers.split(","):
             budget = peak * chosen.share // 100 if solver == "auto" else peak
             row(name, solver, [planned(graph, solver, budget, chosen.seconds) for graph in graphs])
 

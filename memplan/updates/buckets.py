@@ -8,7 +8,7 @@ the weights of a bucket are one tensor of the graph, as are their states, and th
 Solvers, simulator and bounds see ordinary tensors. The tensors themselves stay the user's: where a schedule
 moves them they are views of one memory while a step has them (runtime/run/ownership.py).
 
-A bucket's updates are one operation, which updates its weights one by one with the bits of the optimizer.
+A bucket's updates are one operation, with the bits of the optimizer: one kernel if they are fused.
 """
 
 from __future__ import annotations

@@ -52,12 +52,15 @@ class UpdateFunction(NamedTuple):
     effort: the cost by the function's keywords.
     fused: whether it is one fused kernel of PyTorch.
     flops: of its products of matrices in bfloat16, by the weight's shape and the function's keywords.
+    together: the function for several weights, `(members, lr, step, **keywords)`, by one kernel; a member is
+        a weight, its gradient and its states. None if there is none.
     """
 
     call: Target
     effort: Callable[[Mapping[str, Any]], Effort]
     fused: bool = False
     flops: Callable[[Sequence[int], Mapping[str, Any]], int] = _no_products
+    together: Callable[..., None] | None = None
 
 
 class Form(NamedTuple):

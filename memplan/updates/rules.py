@@ -71,15 +71,17 @@ def if_finite(
 
 
 def in_bucket(*given: Any, each: str, **hyperparameters: Any) -> None:
-    """Update weights one after the other.
+    """Update several weights, by one kernel if there is one.
 
     given: per weight a tuple of it, its gradient and its states, then lr and step.
     each: the name of the update function.
     """
     *members, lr, step = given
-    update = TOGETHER[each]
+    if (at_once := AT_ONCE.get(each)) is not None:
+        at_once(members, lr, step, **hyperparameters)
+        return
     for member in members:
-        update(*member, lr, step, **hyperparameters)
+        TOGETHER[each](*member, lr, step, **hyperparameters)
 
 
 RULES: dict[str, Callable[..., None]] = {
@@ -93,6 +95,9 @@ RULES: dict[str, Callable[..., None]] = {
 
 TOGETHER = {name: rule for name, rule in RULES.items() if rule is not in_bucket} | {"if_finite": if_finite}
 """Update functions of which several can run together, by name."""
+
+AT_ONCE = {name: function.together for name, function in FUNCTIONS.items() if function.together is not None}
+"""Functions that update several weights by one kernel, by the name of the function for one."""
 
 
 def members(call: Call) -> list[Call]:

@@ -69,7 +69,16 @@ def together(program: Program) -> list[int]:
     return [len(call.arguments) - 2 if call.target is in_bucket else 1 for call in found]
 
 
-MAKES = (adamw, momentum, plain, fused)
+def amsgrad(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam([p for p in parameters if p.requires_grad], 1e-2, amsgrad=True, fused=True)
+
+
+def momentum_fused(parameters: Any) -> torch.optim.Optimizer:
+    given = [p for p in parameters if p.requires_grad]
+    return torch.optim.SGD(given, 1e-2, 0.9, nesterov=True, fused=True)
+
+
+MAKES = (adamw, momentum, plain, fused, amsgrad, momentum_fused)
 OPTIONS: dict[str, dict[str, Any]] = {
     "at once": {},
     "after": {"when": "after"},

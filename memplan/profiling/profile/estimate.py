@@ -34,7 +34,7 @@ from ...torch_support.unsupported import is_value_dependent
 from ...tracing.trace import trace
 from ...updates.choice import OptimizerChoice, updated
 from ...updates.optimizers.adamw import ADAMW, ADAMW_FUSED
-from ...updates.rules import effort, in_bucket, innermost, members
+from ...updates.rules import AT_ONCE, effort, in_bucket, innermost, members
 from ...updates.updates import updates_weights
 from .efficiency import efficiencies
 from .fake_build import fake_build
@@ -279,10 +279,11 @@ def _update(program: Program, call: Call) -> Demand:
     if call.target is in_bucket:
         each = [_update(program, one) for one in members(call)]
         work = Work(sum(one.work.flops for one in each), 0, "bfloat16", "product")
-        most = max((one.workspace for one in each), key=lambda workspace: workspace.usual)
-        return replace(
-            each[0], work=work, workspace=most, size=sum(one.size for one in each), calls=len(each)
-        )
+        total, sizes = sum(one.size for one in each), [one.workspace.usual for one in each]
+        if call.keywords["each"] in AT_ONCE:  # one kernel, on the copies of all
+            return replace(each[0], work=work, workspace=Workspace(sum(sizes), sum(sizes)), size=total)
+        workspace = Workspace(max(sizes), max(sizes))
+        return replace(each[0], work=work, workspace=workspace, size=total, calls=len(each))
     # Update functions read weight, gradient, then states.
     _weight, gradient, *_states = values_read(call)
     like, update = _layout(program, gradient), innermost(call.target, call.keywords)

@@ -6,7 +6,7 @@ Reddi, Kale, Kumar, "On the convergence of Adam and beyond", ICLR 2018, arXiv:19
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -117,28 +117,43 @@ def adamw_fused(
     lr: float | Tensor,
     step: float | Tensor,
     *,
-    decoupled: bool = True,
-    maximize: bool = False,
     largest: Tensor | None = None,
-    clip: Tensor | None = None,
     **hyperparameters: Any,
 ) -> None:
     """Update as AdamW by PyTorch's fused kernel; the parameters are those of `adamw`.
 
     lr, step: 0-dimensional tensors of float32 on the weight's device, or numbers.
     """
+    member = (weight, gradient, exp_avg, exp_avg_sq)
+    _fused([member if largest is None else (*member, largest)], lr, step, **hyperparameters)
+
+
+def _fused(
+    members: Sequence[tuple[Tensor, ...]],
+    lr: float | Tensor,
+    step: float | Tensor,
+    *,
+    decoupled: bool = True,
+    maximize: bool = False,
+    clip: Tensor | None = None,
+    **hyperparameters: Any,
+) -> None:
+    """Update several weights by one fused kernel.
+
+    members: per weight it, its gradient, exp_avg, exp_avg_sq and, of amsgrad, max_exp_avg_sq.
+    """
+    weights, gradients, *states = map(list, zip(*members, strict=True))
     if not isinstance(step, Tensor):
         # The kernel reads the count from memory.
-        step = torch.full((), step, dtype=torch.float32, device=weight.device)
+        step = torch.full((), step, dtype=torch.float32, device=weights[0].device)
+    amsgrad = len(states) == 3
     (fused_adamw if decoupled else fused_adam)(
-        [weight],
-        [clipped(gradient, clip)],
-        [exp_avg],
-        [exp_avg_sq],
-        [] if largest is None else [largest],
-        [step],
+        weights,
+        [clipped(gradient, clip) for gradient in gradients],
+        *(states if amsgrad else (*states, [])),
+        [step] * len(weights),
         lr=lr,
-        amsgrad=largest is not None,
+        amsgrad=amsgrad,
         maximize=maximize,
         **hyperparameters,
     )
@@ -202,8 +217,8 @@ OPTIMIZER = PlannedOptimizer(
     functions=(
         UpdateFunction(adamw, _effort),
         UpdateFunction(adamw_amsgrad, partial(_effort, amsgrad=3)),
-        UpdateFunction(adamw_fused, constant(*ADAMW_FUSED), fused=True),
-        UpdateFunction(adamw_fused_amsgrad, constant(9), fused=True),
+        UpdateFunction(adamw_fused, constant(*ADAMW_FUSED), fused=True, together=_fused),
+        UpdateFunction(adamw_fused_amsgrad, constant(9), fused=True, together=_fused),
     ),
     counts=True,
     foreach_copies=1,  # the square roots

@@ -5,7 +5,7 @@ Reference: Sutskever et al., "On the importance of initialization and momentum i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -84,7 +84,7 @@ def sgd_momentum(
 
 def sgd_fused(weight: Tensor, gradient: Tensor, lr: float, step: float, **hyperparameters: Any) -> None:
     """Update as SGD without momentum by PyTorch's fused kernel."""
-    _fused(weight, gradient, [], lr, step, momentum=0.0, dampening=0.0, nesterov=False, **hyperparameters)
+    _fused([(weight, gradient)], lr, step, **hyperparameters)
 
 
 def sgd_momentum_fused(
@@ -96,23 +96,39 @@ def sgd_momentum_fused(
     **hyperparameters: Any,
 ) -> None:
     """Update as SGD with momentum by PyTorch's fused kernel."""
-    _fused(weight, gradient, [momentum_buffer], lr, step, **hyperparameters)
+    _fused([(weight, gradient, momentum_buffer)], lr, step, **hyperparameters)
 
 
 def _fused(
-    weight: Tensor,
-    gradient: Tensor,
-    buffers: list[Tensor],
+    members: Sequence[tuple[Tensor, ...]],
     lr: float,
     step: float,
     *,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    nesterov: bool = False,
     maximize: bool = False,
     clip: Tensor | None = None,
     **hyperparameters: Any,
 ) -> None:
-    # In the first step the kernel fills the buffer with the gradient, and does not read it.
-    keywords = {"is_first_step": bool(buffers) and step == 1, **hyperparameters}
-    fused_sgd([weight], [clipped(gradient, clip)], buffers, lr=lr, maximize=maximize, **keywords)
+    """Update several weights by one fused kernel.
+
+    members: per weight it, its gradient and, with momentum, its buffer.
+    """
+    weights, gradients, *buffers = map(list, zip(*members, strict=True))
+    fused_sgd(
+        weights,
+        [clipped(gradient, clip) for gradient in gradients],
+        buffers[0] if buffers else [],
+        lr=lr,
+        momentum=momentum,
+        dampening=dampening,
+        nesterov=nesterov,
+        maximize=maximize,
+        # In the first step the kernel fills the buffer with the gradient, and does not read it.
+        is_first_step=bool(buffers) and step == 1,
+        **hyperparameters,
+    )
 
 
 def _choose(
@@ -145,8 +161,8 @@ OPTIMIZER = PlannedOptimizer(
     functions=(
         UpdateFunction(sgd, _effort),
         UpdateFunction(sgd_momentum, partial(_effort, passes=8)),
-        UpdateFunction(sgd_fused, constant(3), fused=True),
-        UpdateFunction(sgd_momentum_fused, constant(5), fused=True),
+        UpdateFunction(sgd_fused, constant(3), fused=True, together=_fused),
+        UpdateFunction(sgd_momentum_fused, constant(5), fused=True, together=_fused),
     ),
     switches=("maximize", "fused", "nesterov"),
     zeros=("weight_decay", "momentum"),

@@ -265,4 +265,4 @@ def _builder(
 
 def _valued(tensor: Tensor) -> Tensor:
     """Return a tensor with values: zeros for one that the script has computed on meta."""
-    return torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor.detach()
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu") if tensor.is_meta else tensor.detach()

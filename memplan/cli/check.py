@@ -76,6 +76,7 @@ def _refused(error: CheckFailedError) -> dict[str, Any]:
 
     rule, step and tensor are null if the schedule is valid and its recorded figures are wrong.
     """
+    # The rule that was broken, if it is that; a wrong figure has no cause.
     cause = error.__cause__
     broken = cause if isinstance(cause, InvalidScheduleError) else None
     places = {place: getattr(broken, place, None) for place in ("rule", "step", "tensor")}
@@ -85,11 +86,13 @@ def _refused(error: CheckFailedError) -> dict[str, Any]:
 def _compare(path: Path, report: Report, predicted: Mapping[str, Any]) -> None:
     """Raise CheckFailedError if a recorded figure is not the replayed one."""
     bound, own = predicted.get("lower_bound"), report.figures.time
+    # Provably false without solving: no bound is above the time of a valid schedule.
     if is_number(bound) and bound > own * (1 + TOLERANCE):
         raise CheckFailedError(
             f"{path}: its recorded lower_bound, {bound!r} s, is above its own time, {own!r} s"
         )
     for name, replayed in report.predicted().items():
+        # Files of earlier versions lack figures that are newer.
         if name not in predicted or replayed is None or predicted[name] is None:
             continue
         recorded = predicted[name]

@@ -46,6 +46,7 @@ def write_trace(trace: Trace, path: Path) -> None:
     """Write a trace in the format of the path's suffix. Raises InputError."""
     packed = path.suffix == ".gz"
     data = TRACES[Path(path.stem).suffix if packed else path.suffix](trace)
+    # mtime=0: the same schedule gives the same bytes.
     write_view(gzip.compress(data, mtime=0) if packed else data, path)
 
 

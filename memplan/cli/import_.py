@@ -27,6 +27,7 @@ from .printing.output_files import destination_of, write_out
 def unit_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
     """Parse --time-unit; a callback for click."""
     try:
+        # A bare number is of seconds.
         seconds = None if text is None else parse_seconds(float(text) if text[-1:].isdigit() else text)
     except (InputError, ValueError) as error:
         raise click.BadParameter(str(error), ctx, param) from None
@@ -52,6 +53,7 @@ def dims_argument(
         name, equals, size = text.rpartition("=")
         if not (equals and name and size.isascii() and size.isdecimal() and 0 < int(size) < 2**40):
             raise click.BadParameter(f"{text!r} is not NAME=SIZE, as batch_size=8", ctx, param)
+        # The same size twice is no contradiction.
         if found.setdefault(name, int(size)) != int(size):
             raise click.BadParameter(f"{name} is given as {found[name]} and as {size}", ctx, param)
     return found or None
@@ -111,6 +113,7 @@ def import_(
     to = destination_of(destination, file, ".graph.json")
     preset = None if gpu is None else described_preset(gpu, host, lanes)
     graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=preset, dims=dims))
+    # Solvers minimize time: with no times every schedule is as good.
     if not baseline(graph).time:
         output.note(f"{file}: all operations take 0 s: the file has no times, so only memory can be planned")
     written = write_out(to, partial(save_graph, graph))

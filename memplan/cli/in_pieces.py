@@ -55,6 +55,7 @@ def solve_in_pieces(
         room = budget.bytes_of(peak, resident) - resident
         tensors = residents(one.program, one.iteration)
         programs = split_programs(one.program, one.measurements, tensors, room, exact)
+        # After Ctrl-C the best so far is the answer: nothing more is measured.
         while not any(found is not None and found.solution.interrupted for found in tried):
             with model_code(model, measurement.device), output.status("profiling pieces"):
                 found = next(programs, None)
@@ -64,6 +65,7 @@ def solve_in_pieces(
             yield named(graph), found.split
 
     def solved(graph: Graph, _split: Split | None) -> tuple[float, tuple[Graph, Found]]:
+        # Before solving, which may refuse: the number of attempts counts those too.
         tried.append(None)
         tried[-1] = found = solve(graph)
         return found.solution.figures.time, (graph, found)
@@ -121,10 +123,12 @@ def _advise(error: InfeasibleError, program: Program, graph: Graph, search: Sear
 
     size = smallest_split(program, Problem(graph, error.budget, graph.machine, search.allow), search.solver)
     known = error.min_memory if error.smallest is None else error.smallest
+    # Only if less suffices than without pieces.
     if size is None or size >= known:
         return
     share = percent(size, baseline(graph).peak)
     clause = f"less suffices with --split from about {spelled(size)} ({share})"
+    # The command below has --split instead: exact pieces do not suffice.
     words = [word for word in sys.argv if word != "--split-exact"]
     line = command_within(share if error.peak is not None else f"{size}B", words)
     error.advise(clause if line is None else f"{clause}: {line} --split")

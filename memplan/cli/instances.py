@@ -145,5 +145,6 @@ def _records() -> Records:
     }
     for best in load_best(BEST_KNOWN).values():
         at = [least.get((best.graph, budget)) or 0.0 for budget in (best.budget, str(best.bytes))]
+        # Both lower bounds hold, so the larger one does.
         found[best.graph].append(replace(best, bound=max(best.bound or 0.0, *at) or None))
     return found

@@ -18,6 +18,7 @@ def completing(names: Callable[[], Iterable[str]], *, files: bool = False) -> Co
 
     def complete(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
         del ctx, param
+        # The shell replaces the whole word, so what is before the comma is given back.
         before, comma, last = begun.rpartition(",")
         found = [CompletionItem(before + comma + name) for name in names() if name.startswith(last)]
         return [*found, *([CompletionItem(begun, type="file")] if files else [])]

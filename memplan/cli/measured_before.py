@@ -61,6 +61,7 @@ def _current(path: Path, model: str, measurement: Measurement) -> Graph | str:
     ):
         if then != now:
             return f"measured with another {what}"
+    # Last: a trace takes seconds, the other checks none.
     _iteration, program = traced(model, measurement.device, measurement.optimizer)
     if program.fingerprint != source.get("fingerprint"):
         return "the model has changed"

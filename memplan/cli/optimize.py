@@ -87,8 +87,10 @@ def optimize(
     estimated = measurement.preset is not None
     output.phase.begin(1, _PHASES)
     graph = None
+    # An estimate takes seconds, and its file says nothing of --host and --lanes.
     if not (remeasure or estimated):
         graph = graph_measured_before(graph_to.path, model, measurement, output)
+    # Read now: `graph` is set below either way.
     measured_now = graph is None
     graph_line: list[Row] = [("graph", str(graph_to.path))]
     phases = Phases()
@@ -124,6 +126,7 @@ def optimize(
             save(graph)
             found = solve(graph)
     except InfeasibleError as error:
+        # Only operations measured whole may be in pieces too.
         if graph is not None and measurement.whole:
             advise_pieces(error, graph, model, measurement, search)
         output.refusal(refusal_document(error))
@@ -132,6 +135,7 @@ def optimize(
     schedule.tell()
     held = open_schedule(schedule_to.path, graph_to.path, output)
     output.phase.begin(3, _PHASES)
+    # After Ctrl-C the page comes at once, without lower bounds.
     bound_seconds = 0.0 if found.solution.interrupted else min(PRICE_SECONDS, search.bound_time)
     subject = subject_of(held, validate_schedule(held, schedule_to.path))
     with output.status("writing the report"):

@@ -101,6 +101,7 @@ def chosen(options: dict[str, Any]) -> OptimizerChoice | None:
     """Return the chosen optimizer, None without --optimizer. Other options without it are bad usage."""
     from ..updates.choice import OptimizerChoice
 
+    # Flags are None if absent: False would count as given.
     given = {name: value for name, value in options.items() if value is not None}
     if "optimizer" in given:
         return OptimizerChoice(given.pop("optimizer"), **given)

@@ -107,6 +107,7 @@ def pareto(
     on, who = instance(graph), contender(solver, with_gap(settings, gap))
     check_budgets(budgets, [on])
     known = read_rows(destination).values() if destination else ()
+    # Rows of another solver, setting or limit are of another curve.
     rows = [row for row in known if row.key == Trial(on, _bytes(row.budget), who, time_limit).key]
     if rows:
         output.note(f"{len(rows)} budgets are in {destination} already")
@@ -121,6 +122,7 @@ def pareto(
             for budget in asked:
                 progress(len(rows), max(total, len(rows) + 1), f"at {format_bytes(on.bytes_of(budget))}")
                 file = kept and kept / f"{on.bytes_of(budget)}.json"
+                # With `rows`: bounds that an earlier answer has are not computed twice.
                 with closing(run([Trial(on, budget, who, time_limit, file)], 1, bound_time, rows)) as solved:
                     rows += solved
                 if destination:

@@ -121,6 +121,7 @@ class _Letters:
 
 def _letters(number: int) -> str:
     last = chr(ord("A") + number % 26)
+    # Minus 1: after Z comes AA, so there is no digit zero.
     return last if number < 26 else _letters(number // 26 - 1) + last
 
 

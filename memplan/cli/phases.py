@@ -31,6 +31,7 @@ class Phases:
 
     def divide(self, name: str, first: float, rest: str) -> None:
         """Split the latest phase of a name: its first seconds keep the name, the rest is another phase."""
+        # The latest alone: with --split the phase is entered once per graph.
         over = max(0.0, self._latest[name] - first)
         self.seconds[rest] = self.seconds.get(rest, 0.0) + over
         self.seconds[name] -= over
@@ -45,6 +46,7 @@ class Phases:
         None unless the command has taken more than twice the limit, which holds for the search alone.
         """
         took = monotonic() - self._begin
+        # Up to twice the limit the user expects: bounds and validation come after the search.
         if limit is None or took <= 2 * limit:
             return None
         phases = {**self.seconds, "all else": took - sum(self.seconds.values())}

@@ -75,6 +75,7 @@ def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
         if gpu and compiling:
             raise click.UsageError("--compile measures kernels, and --gpu measures nothing: give one")
         preset = described_preset(gpu, host, lanes) if gpu else None
+        # The option has no default, so that --device cpu together with --gpu is refused.
         function(*args, measurement=Measurement(device or "cpu", preset, compiling, choice), **options)
 
     made: Callable[..., None] = command
@@ -120,6 +121,7 @@ def in_pieces(measurement: Measurement, split: Budget | None, split_exact: Budge
 def asked_exactly(source: Any) -> bool:
     """Tell whether a graph was asked for with pieces that have the bits of the whole."""
     found = source.get("within")
+    # A graph file is anyone's: what is not as memplan writes it counts as absent.
     return isinstance(found, dict) and found.get("exact") is True  # pyright: ignore
 
 
@@ -138,6 +140,7 @@ def make_graph(model: str, measurement: Measurement, output: Output) -> Graph:
 
 
 def _measured(model: str, measurement: Measurement, output: Output) -> Graph:
+    # Not at the top: torch takes seconds to load, and `--help` needs none of it.
     from ..profiling.profile.profile import profile as measure
 
     with model_code(model, measurement.device), output.progress("profiling") as progress:
@@ -219,6 +222,7 @@ def source_rows(source: Any) -> list[Row]:
     if estimated := source.get("estimate"):
         rows.append(("estimated", f"for {estimated['gpu']}, by the roofline ({estimated['data']})"))
     if eager := source.get("eager"):
+        # A spread is there if eager PyTorch differs from itself, by atomic additions for example.
         equal = "equal within its own spread" if eager.get("spread") else "bitwise equal"
         what = "weights, states and buffers" if source.get("optimizer") else "gradients and buffers"
         rows.append(

@@ -134,6 +134,7 @@ def _origin(held: Held) -> list[str]:
 def _points(table: Path, held: Held) -> list[Document]:
     """Return the rows of this graph with a schedule. Raises InputError if there are none."""
     regular_size(table)
+    # Names in the table are escaped against formulas of spreadsheets.
     name = cell_text(held.graph.name)
     rows = [row for row in read_rows(table).values() if row.graph == name and row.time is not None]
     if not rows:
@@ -157,6 +158,7 @@ def _run(path: Path) -> Document:
             }
             for who, row in found.items()
         }
+        # `eager` is missing if it ran out of memory.
         if {"predicted", "measured"} <= figures.keys():
             return figures
     except (AttributeError, KeyError, TypeError):

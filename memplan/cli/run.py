@@ -121,6 +121,7 @@ def run(
 
 def _peaks(peaks: Peaks) -> dict[str, int]:
     """Return the measured peaks. The device's is of the plan's tensors alone, as the simulator counts."""
+    # Without what libraries keep, and copies that belong to the comparison.
     device = peaks.device - peaks.extra - peaks.constant
     found = {"device peak": device, "host peak": peaks.host, "disk peak": peaks.disk}
     return {name: size for name, size in found.items() if size}
@@ -132,6 +133,7 @@ def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
         ("host", peaks.host, "host_peak"),
         ("disk", peaks.disk, "disk_peak"),
     ):
+        # Exact, without a tolerance: plans promise bytes.
         if peak > predicted[key]:
             over = f"{peak:,} bytes on the {place}, {peak - predicted[key]:,} more than planned"
             raise OverPlanError(f"an internal error: the planned run took {over}")
@@ -165,6 +167,7 @@ def _rows(held: Held, predicted: dict[str, Any], found: SideBySide, layout: Layo
     yield (
         "predicted",
         f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}{extra}: "
+        # + 0.0: minus zero would print as -0.00%.
         f"measured peak {off + 0.0:+.2%}",
     )
     for place, peak in (("host", planned.peaks.host), ("disk", planned.peaks.disk)):

@@ -202,6 +202,7 @@ def _marks(held: Held, shown: list[int]) -> Iterator[Mark]:
     for place, step in enumerate(shown):
         if schedule.verbs[step] == Verb.COMPUTE:
             phase = Phase(int(held.graph.operations.phase[schedule.targets[step]]))
+            # Only the first time: recomputation makes forward operations run in backward.
             if phase not in begun and phase != Phase.LOSS:
                 begun.add(phase)
                 yield place, phase.word

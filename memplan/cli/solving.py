@@ -159,11 +159,13 @@ def search_options(budget: str, machine: str) -> Decorator:
     def add(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def command(*args: Any, gap: str | None, settings: dict[str, str], **options: Any) -> None:
+            # Refused before any file is read, since measuring takes minutes.
             registry.entry(options["solver"])
             asked = {name: options.pop(name) for name in Search.__dataclass_fields__ if name != "settings"}
             function(*args, search=Search(settings=with_gap(settings, gap), **asked), **options)
 
         made: Callable[..., None] = command
+        # click lists options in reverse order of decoration: the budget is first in --help.
         for option in (*reversed(_OPTIONS), machine_option(machine), budget_option(budget)):
             made = option(made)
         return made
@@ -245,6 +247,7 @@ class Found:
         yield from report_rows(self.report, within, machine or graph.machine, limit)
         yield from arena_rows(solution.layout, within)
         yield from launch_rows(graph, solution.schedule)
+        # The first holds for all schedules, and is the gap of report_rows.
         yield from (bound_row(bound, solution.figures.time) for bound in solution.bounds[1:])
         yield from minimum_rows(graph, machine)
 
@@ -288,12 +291,14 @@ def solve_graph(
         raise InputError(f"{name} names no device capacity: give a --budget, like 12GB or 60%")
     whole = wanted.bytes_of(peak, graph.resident_bytes)
     if search.reserve is None:
+        # A share is of tensors' bytes; of a size in bytes libraries take their part first.
         free = 0 if wanted.size is None else int(graph.source.get("constant", 0))
     else:
         search.reserve.check_reserve_meant(least_memory(graph))
         free = search.reserve.size or 0
     if free and free >= whole:
         raise InputError(f"--reserve {free:,} B leaves nothing of the budget, {whole:,} B")
+    # From here on budgets are bytes of tensors alone; `_answered` adds `free` to what users see.
     problem = Problem(graph, whole - free, machine, search.allow)
     start = None if search.start is None else schedule_of_graph(search.start, graph, name).schedule
     if line := _mixed_times(graph, search.machine_path, machine):
@@ -305,6 +310,7 @@ def solve_graph(
             with phases.of(_SOLVING):
                 solution = _solved(problem, search, start, report, race)
             log.close()
+        # The solver's own clock ends before the phase does.
         phases.divide(_SOLVING, solution.seconds, "validating and bounding the schedule")
     except InfeasibleError as refusal:
         for line in refusal.notes:
@@ -335,6 +341,7 @@ def _answered(
     error = refusal.with_extra_bytes(free)
     if budget.size is None and not free:
         error.state_shares(peak)
+    # A refusal's budget is of live bytes: in an arena its schedule may not fit.
     suffices = refusal.schedule is not None and not _in_arena(problem.graph, search)
     if suffices and (line := command_within(error.percent or f"{error.smallest}B")):
         kept = " optimize " in line and "within" not in problem.graph.source
@@ -371,6 +378,7 @@ def _within(
 ) -> Budget | None:
     """Return the budget, or the device's capacity if that is less or no budget is given."""
     capacity = device_budget(machine)
+    # Equal is enough, and the user's own words are echoed.
     if budget is None or capacity is None or budget.bytes_of(plain_peak, resident) <= (capacity.size or 0):
         return budget or capacity
     output.note(f"{budget.text} is above {capacity.echo(plain_peak, resident)}, which holds instead")
@@ -400,6 +408,7 @@ def _solved(
             race=race,
             start=start or kept,
         )
+        # The user gave no --start, so no note should speak of one.
         return found if kept is None else replace(found, notes=without_start(found.notes))
     except NotAcceptedError as error:
         takes_any = (e for e in registry.entries() if e.accepts.startswith("any graph") and not e.needs_links)

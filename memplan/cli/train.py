@@ -101,6 +101,7 @@ def _trained(
         output.note(f"{reporter.saved_line(folder)}; the same command goes on from there")
         raise
     seconds = median(found.seconds) if found.seconds else None
+    # JSON has no NaN.
     losses = [loss if isfinite(loss) else None for loss in found.losses]
     document = {"steps": len(losses), "resumed": found.before, "time": seconds, "losses": losses}
     return {**document, "checkpoint": str(folder)}, list(_rows(found, seconds, predicted, folder))
@@ -124,6 +125,7 @@ class _Lines:
     def __call__(self, so_far: Trained, saved: bool) -> None:
         number = so_far.before + len(so_far.seconds)
         self._saved = number if saved else self._saved
+        # The last ones: first iterations compile kernels and fill caches.
         rate = 1.0 / max(1e-9, median(so_far.seconds[-50:]))
         parts = [f"loss {so_far.losses[-1]:.6g}"] if so_far.losses else []
         parts += [f"{rate:.3g} a second", f"planned {self._plan}"]

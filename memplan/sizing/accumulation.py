@@ -50,16 +50,19 @@ def accumulating(graph: Graph, steps: int, cost: AddCost) -> Graph:
     summed = [
         x
         for x in range(len(tensors))
+        # Others of this kind are parts, added up into one of these within the micro-batch.
         if tensors.kind[x] == Kind.PARAMETER_GRADIENT and (x in used or x in graph.results)
     ]
     sums, complete = dict[int, int](), dict[int, list[int]]()
     for x in summed:
         name = tensors.name[x].removesuffix(".grad")
         sums[x] = draft.tensor(name + _SUM, int(tensors.bytes[x]), Kind.OPTIMIZER_STATE, tensors.layer[x])
+        # Added once complete: tied weights' gradients are accumulated in place by several operations.
         last = max([*graph.producers[x].tolist(), *graph.mutators[x].tolist()])
         complete.setdefault(last, []).append(x)
     for row in range(len(operations)):
         one = graph.operation(row)
+        # Backward goes on with this micro-batch's gradient; only updates take the sum.
         reads = [sums.get(x, x) for x in one.reads] if is_update[row] else one.reads
         draft.operation(**one._replace(reads=tuple(reads))._asdict())
         for x in complete.get(row, ()):
@@ -72,10 +75,12 @@ def accumulating(graph: Graph, steps: int, cost: AddCost) -> Graph:
                 reads=[x],
                 mutates=[sums[x]],
                 phase=Phase.BACKWARD,
+                # A second addition would count the micro-batch twice.
                 recompute=False,
                 layer=tensors.layer[x],
                 modes=modes,
             )
+    # A gradient that was a result is freed once added: the sum, a state, stays.
     results = [x for x in graph.results if x not in sums]
     return draft.graph(results, graph.machine, {**graph.source, STEPS: steps})
 
@@ -116,4 +121,5 @@ def earlier_seconds(graph: Graph, schedule: Schedule, budget: int | None, machin
         return 0.0
     part, places = without_updates(graph)
     found = part_of(schedule, part, places, budget=budget, machine=machine)
+    # The first counts like the others, though it copies where they add.
     return (steps - 1) * simulate(part, found, budget=budget, machine=machine).figures.time

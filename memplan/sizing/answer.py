@@ -146,6 +146,7 @@ def line_of(found: SizeResult) -> str:
     alone, gpu = found.peers is None, gpu_title(found.preset.gpu)
     where = with_article(gpu) if alone else f"each of {found.gpus:,} {gpu}"
     seconds, span, how = _advised(found, one, one.seconds)
+    # The high end has the worst workspace of all kernels: a little above the limit it is still a yes.
     sure = "perhaps" if span is not None and span.high > DOUBTFUL * found.room.limit else "yes"
     line = f"{sure}: {batch_words(one)} {'fits' if alone else 'on'} {where} {'' if alone else 'fits '}{how}"
     if span is not None:
@@ -154,6 +155,7 @@ def line_of(found: SizeResult) -> str:
     rate, times, samples = found.rate(one, seconds), time_span(seconds), found.gpus * one.samples
     line += f"; {number(rate)} samples/s{'' if alone else ' in all'}"
     if seconds:
+        # The longest time gives the lowest rate.
         line += f" ({number(samples / times.high)} to {number(samples / times.low)})"
     if found.tokens is not None:
         line += f", {number(rate * found.tokens)} tokens/s"
@@ -190,6 +192,7 @@ def nothing_fits(found: SizeResult) -> str:
     needs = f"the minimum memory {kind} is {spelled(one.min_memory + kept)}"
     if policies := found.policies.get(one.batch):
         policy = min(policies, key=lambda row: row.least)
+        # Twice, as in Room.unplanned: without a plan the thread of backward has a cuBLAS workspace too.
         needs += f", FSDP2's ({policy.name}) {spelled(policy.least + 2 * kept)}"
     line = f"batch {one.batch:,}{where} does not fit within {spelled(found.room.limit)}{tried}{smallest}"
     unanswered = one.unanswered and one.unanswered.reason
@@ -266,6 +269,7 @@ def _summary(found: SizeResult) -> Iterator[Row]:
         needs = f", {between(span, size)} of memory" if span else ""
         yield "train with", f"{_rate(advised, found)}, {between(times, duration)}{needs}"
         if bought := found.samples_per_price():
+            # `bought` samples cost 1.00.
             each, million = number(bought, 3), number(1e6 / bought, 3)
             yield "price", f"{found.price:g} per hour: {each} samples per 1.00, {million} per million samples"
     if fastest is not None and fastest is not advised:
@@ -304,6 +308,7 @@ def _rate(one: BatchTrial, found: SizeResult) -> str:
 
 
 def _speed(one: BatchTrial, found: SizeResult) -> str:
+    # Both come from short searches, so their times are upper bounds.
     most = " at most" if one is found.least or one.batch in found.hasty else ""
     overhead, rate = signed(one.overhead or 0.0), rate_words(found, found.rate(one))
     return f"{duration(one.seconds or 0.0)}{most}, {overhead} vs. baseline, {rate} samples/s"

@@ -62,13 +62,16 @@ def breakdown(graph: Graph, schedule: Schedule, budget: int, machine: Machine) -
     """
     rows = lifetimes(graph, schedule, budget=budget, machine=machine)
     live = rows.live()
+    # The first of several equal peaks.
     at = int(live.argmax()) if len(live) else 0
     sizes: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(KINDS))
     seconds: defaultdict[str, float] = defaultdict(float)
     steps = list(schedule.rows())
     columns = [_COLUMN[Kind(kind)] for kind in graph.tensors.kind.tolist()]
     for x in np.flatnonzero(is_sum(graph)).tolist():
+        # Sums of micro-batches have the kind of a state, so that plans may offload them.
         columns[x] = _GRADIENTS
+    # As often as it has copies then: a transfer holds two for a while.
     for row in np.repeat(np.arange(len(rows.size)), rows.there(at)).tolist():
         x, size = int(rows.tensor[row]), int(rows.size[row])
         if x == WORKSPACE:
@@ -95,5 +98,6 @@ def _module(layer: str | None) -> str:
     if not layer:
         return REST
     parts = ["*" if part.isdecimal() else part for part in layer.split(".")]
+    # h.*.attn, not h.*: one row per layer would say nothing of what is large in it.
     depth = parts.index("*") + 2 if "*" in parts else _DEPTH
     return ".".join(parts[:depth])

@@ -119,6 +119,7 @@ def _trial(one: BatchTrial, found: SizeResult, *, listed: bool) -> dict[str, Any
 
 
 def _policies_document(one: BatchTrial, found: SizeResult) -> list[dict[str, Any]]:
+    # The spans are of the fastest batch alone.
     spans = found.policy_spans if one is found.fastest else {}
     return [
         {

@@ -53,10 +53,12 @@ class _Search:
         (graph,) = graphs
         start = self._trial(graph, batch, self.room.planned)
         if not start.fits:
+            # A batch too large for the GPU has a smallest budget too: any schedule is a start.
             start = self._trial(graph, batch, baseline(graph).peak)
         if not start.fits:
             return None
         solve = self._known.noted(self.ask.quick)
+        # Budgets fall: the last is the smallest.
         *_worse, best = smallest_budget(graph, self.machine, start, solve)
         return best
 
@@ -64,6 +66,7 @@ class _Search:
         resident = self.loops.planned(batch).graph.resident_bytes
         left = max(0, self.room.planned - resident)
         graphs = self.loops.in_pieces(batch, [int(share * left) for share in _SHARES])
+        # Whole first: pieces cost time, so they are for batches that do not fit otherwise.
         found = self._trial(self.loops.planned(batch).graph, batch, self.room.planned)
         for graph in graphs:
             if found.fits:

@@ -20,9 +20,11 @@ def parse_prices(text: str | None, chosen: Sequence[Preset]) -> Mapping[str, flo
     prices: dict[str, float] = {}
     if text is None:
         return prices
+    # A preset's own name wins over that of a GPU in several presets.
     known = {one.gpu.name: one.name for one in chosen} | {one.name: one.name for one in chosen}
     for part in text.split(","):
         match = _PRICE.fullmatch(part.strip())
+        # A price of 0 would make samples per price infinite.
         if match is None or not float(match[2]):
             raise InputError(f"--price {part.strip()!r} is not a price per hour: {_FORM}")
         name, price = match[1], float(match[2])

@@ -84,6 +84,7 @@ class Question:
         transfers = links.h2d is not None or links.peers is not None
         if self.solver == DEFAULT_SOLVER and not self.settings and transfers:
             return replace(self, share=self.quick_share, solver=_NEAREST)
+        # The user's own gap comes after, and holds.
         has_gap = "gap" in registry.settings_of(self.solver)
         settings = {"gap": _ANY, **self.settings} if has_gap else self.settings
         return replace(self, share=self.quick_share, settings=settings)
@@ -106,11 +107,14 @@ class Question:
             line = f"{self.solver} had no answer in {duration(seconds)}"
             raise UnansweredError(line, fault=False) from None
         except InfeasibleError:
+            # An answer, if not a proof: this solver has no schedule of so few bytes.
             return None
         except MemplanError:
             raise
         except Exception as error:
+            # A solver's crash costs one question, not the hour of answers before it.
             raise UnansweredError(described(self.solver, error), fault=True) from error
+        # The solver took Ctrl-C for itself; the search over batches has to end too.
         if found.interrupted:
             raise KeyboardInterrupt
         return found.schedule

@@ -33,6 +33,7 @@ class Spans:
     def add(self, batch: int, span: Callable[[], Span]) -> None:
         """Set how a batch's span is computed."""
         self._later[batch] = span
+        # A later trial of the batch may have a faster schedule, with another peak.
         self._known.pop(batch, None)
 
     def get(self, batch: int) -> Span | None:
@@ -154,6 +155,7 @@ class SizeResult:
         if self.peers is not None:
             return self.fastest
         most = max(map(self.rate, self.fitting), default=0.0)
+        # Batches grow, so the first is the smallest.
         return next((one for one in self.fitting if self.rate(one) >= NEARLY * most), None)
 
     @property
@@ -173,6 +175,7 @@ class SizeResult:
         """Number of GPUs: 1, or the ranks of all replicas."""
         if self.peers is None:
             return 1
+        # HSDP: each replica is a whole set of ranks.
         return self.peers.ranks * (self.peers.replicas.count if self.peers.replicas else 1)
 
     def policy(self, one: BatchTrial) -> PolicyFigures | None:
@@ -193,6 +196,7 @@ class SizeResult:
         if one is None or one.seconds is None:
             return False
         policy = self.policy(one)
+        # Below the error of the estimates FSDP2 without a plan is the simpler advice.
         return policy is None or one.seconds < (1 - FASTER) * (policy.seconds or 0.0)
 
     # ── speed ───────────────────────────────────────────────────────────────────────────────────────
@@ -212,4 +216,5 @@ class SizeResult:
         """
         if rate is None:
             rate = 0.0 if self.advised is None else self.rate(self.advised)
+        # The rate is of all GPUs, the price of one.
         return None if self.price is None or not rate else _SECONDS * rate / (self.gpus * self.price)

@@ -26,9 +26,11 @@ Note = Callable[[str], None]
 def chosen_presets(text: str, host: str | None, lanes: str | None) -> list[Preset]:
     """Return the machines of --gpu, as --host and --lanes say. Raises InputError, one line."""
     if text.strip().lower() == ALL:
+        # --lanes is for PCIe: SXM modules have no lanes to choose.
         on_pcie = (name for name, one in presets().items() if one.gpu.lanes or lanes is None)
         return [described_preset(name, host, lanes, HOST) for name in on_pcie]
     found = (described_preset(name, host, lanes, HOST) for name in text.split(","))
+    # A GPU named twice counts once.
     return list({one.name: one for one in found}.values())
 
 
@@ -65,6 +67,7 @@ def room_of(
     limit = _limit(there, budget, note)
     if reserve is not None:
         reserve.check_reserve_meant(FEW_BYTES)
+    # None is a default reserve of the capacity; of a budget that the user names nothing is taken.
     free = reserve.size if reserve is not None else None if budget is None else 0
     left = usable(limit, free)
     if not left:

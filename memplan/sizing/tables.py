@@ -36,6 +36,7 @@ def written(value: V | None, words: Callable[[V], str]) -> str:
 def span_columns(span: Callable[[R], Span | None], *ends: str) -> list[Column[R]]:
     """Return a column for each end of a span of bytes: low, expected, high."""
 
+    # A function per end: a lambda made in the loop would see the last `end`.
     def column(end: str) -> Column[R]:
         return end, lambda row: written(span(row), lambda there: size(getattr(there, end)))
 
@@ -61,6 +62,7 @@ def rate_words(found: SizeResult, rate: float) -> str:
 
 def three_digits(rate: float) -> str:
     """Return a rate with three digits, or all those of a large number before its point."""
+    # .3g of 12345 is 1.23e+04.
     return f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}"
 
 
@@ -81,6 +83,7 @@ def batch_table(found: SizeResult, title: str, hint: str) -> Table:
         return mark(one, "≤", duration(one.seconds or 0.0))
 
     def rate(one: BatchTrial) -> str:
+        # Time and rate are inverse: an upper bound of one is a lower bound of the other.
         return mark(one, "≥", rate_words(found, found.rate(one)))
 
     host = planned(lambda figures: format_bytes(figures.host_peak))
@@ -145,6 +148,7 @@ def way_table(found: SizeResult, title: str, rows: Iterable[Alternative]) -> Tab
         return lambda row: written(row.samples_per_second, words)
 
     def way(row: Alternative) -> str:
+        # A policy of FSDP2 that does not fit has no seconds; a loop without a plan has some anyway.
         excess = row.span is not None and (not row.seconds or row.span.expected > found.room.limit)
         notes = "; ".join(filter(None, ("does not fit" if excess else "", row.note)))
         return f"{row.name}: {notes}" if notes else row.name
@@ -192,6 +196,7 @@ def unfit(found: SizeResult) -> str:
 def at_once_table(found: Sequence[AtOnce]) -> Table:
     """Return the table of what fits each GPU without a plan, a column of batches for each way."""
 
+    # Every GPU has the same ways in the same order.
     def way(place: int) -> Column[AtOnce]:
         return found[0].ways[place].name, lambda one: _way_at_once(one.ways[place])
 
@@ -265,6 +270,7 @@ def module_table(parts: Breakdown, title: str, hint: str) -> Table:
     if rest:
         columns = zip(*(part.sizes for part in rest), strict=True)
         seconds = sum(part.seconds for part in rest)
+        # So that each column adds up to the whole.
         shown = (*shown, MemoryShare(f"({len(rest):,} others)", tuple(map(sum, columns)), seconds))
     return make_table(
         title,

@@ -23,6 +23,7 @@ def gpu_title(gpu: Gpu) -> str:
 def with_article(name: str) -> str:
     """Return 'a V100' or 'an RTX 3060'."""
     first = name.split(" ")[0]
+    # Capitals are read letter by letter.
     letters = _SPELLED if first.upper() == first else "AEIOU"
     return f"{'an' if first[:1].upper() in letters else 'a'} {name}"
 
@@ -48,6 +49,7 @@ def number(value: float, digits: int = 2) -> str:
     """Return a number of so many digits, all others 0: '4,600', '13', '0.61'."""
     if value <= 0:
         return "0"
+    # Negative for large numbers: round(4567, -2) is 4600.
     places = digits - 1 - floor(log10(value))
     rounded = round(value, places)
     return f"{rounded:,.{max(0, places)}f}"
@@ -58,4 +60,5 @@ def minutes(seconds: float) -> str:
     if seconds < 60:
         return "less than a minute"
     number, unit = (seconds / 60, "minute") if seconds < 5400 else (seconds / 3600, "hour")
+    # Minutes up to 90: `some 1 hour` would say too little.
     return f"some {number:.0f} {unit}{'' if round(number) == 1 else 's'}"

@@ -148,6 +148,7 @@ def new_group(members: list[int], backend: str, timeout: timedelta) -> dist.Proc
     def name(ranks: list[int]) -> str:
         return f"memplan/{'_'.join(map(str, ranks))}/{number}"
 
+    # `new_group` with local synchronization takes the group's name from it.
     module._hash_ranks_to_str = name
     try:
         made = dist.new_group(members, timeout, backend=backend, use_local_synchronization=True)
@@ -174,6 +175,7 @@ def noticing_reads(
     """
 
     def read(self: Any) -> Tensor:
+        # By the slot's own getter: by name it would call this property without end.
         before(LOCAL_OF_DTENSOR.__get__(self))
         self.__class__ = DTensor
         return LOCAL_OF_DTENSOR.__get__(self)
@@ -189,5 +191,6 @@ def noticing_reads(
 
     local = property(read, lambda self, tensor: LOCAL_OF_DTENSOR.__set__(self, tensor))
     members: dict[str, Any] = {"__torch_function__": classmethod(call), "_local_tensor": local}
+    # Without slots the layout is DTensor's, so that objects may change their class.
     made = type(name, (DTensor,), {"__slots__": (), **members})
     return made

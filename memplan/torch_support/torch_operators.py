@@ -118,6 +118,7 @@ def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     """Yield the tensors among the arguments of a call that the operator changes."""
     for place, argument in enumerate(schema_of(operator).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
+            # Arguments of a schema are in the order of positional ones, keywords after.
             given = kwargs.get(argument.name) if place >= len(args) else args[place]
             yield from tensors_among(given)
 
@@ -193,9 +194,11 @@ def kernel_made_of_others(operator: Any, device: str) -> Callable[..., Any] | No
     """
     key, every = torch._C._dispatch_key_for_device(device), "CompositeExplicitAutograd"
     has = torch._C._dispatch_has_kernel_for_dispatch_key
+    # A kernel of this device's own would be taken instead.
     if has(operator.name(), key) or not has(operator.name(), every):
         return None
     kernel: Any = torch.library.get_kernel(operator, key)
+    # Of the device alone: the caller's set has autograd and the modes of a trace too.
     keys: Any = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     return partial(kernel.call_boxed, keys)
 

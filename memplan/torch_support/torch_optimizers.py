@@ -31,6 +31,7 @@ HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 def hooks_of_steps(optimizer: torch.optim.Optimizer) -> list[Any]:
     """Return the hooks on the steps of this optimizer, and those of others than PyTorch on all steps."""
     every = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
+    # The profiler's hooks only name what is run.
     others = [hook for hook in every if getattr(hook, "__module__", "") != "torch.profiler"]
     return [*(hook for name in HOOKS_OF_STEPS for hook in getattr(optimizer, name).values()), *others]
 
@@ -49,6 +50,7 @@ def kernel_for_lists(name: str) -> Callable[..., Any]:
 
 def takes_lists(parameters: Sequence[Tensor]) -> bool:
     """Tell whether optimizers step these parameters by kernels for lists (`foreach`) by default."""
+    # Returns (fused, foreach); False: not differentiable.
     return _default_to_fused_or_foreach(list(parameters), False)[1]
 
 

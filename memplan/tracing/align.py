@@ -28,6 +28,7 @@ def aligned(program: Program, graph: Graph, *, same_bytes: bool = True) -> Progr
     operations = _places([one.name for one in program.operations], graph.operations.name, "operation")
     index = {before: after for after, before in enumerate(storages)}
 
+    # Draws must keep the program's order: each advances the one generator.
     drawn = [operation.name for operation in program.operations if operation.random]
 
     def moved(operation: Operation) -> Operation:
@@ -67,6 +68,7 @@ def _check_operations(program: Program, graph: Graph, drawn: Sequence[str]) -> N
                 raise _changed(f"{operation.name} {group} other tensors in it than in the model")
         if there.phase != operation.phase or there.random != operation.random:
             raise _changed(f"{operation.name} is another kind of operation in it")
+        # The reverse is allowed: a graph may forbid recomputation that would be right.
         if there.recompute and operation.once:
             raise _changed(f"{operation.name} can't be recomputed")
     draws = [operation.name for operation in program.operations if operation.random]
@@ -84,6 +86,7 @@ def _check_bytes(program: Program, graph: Graph) -> None:
         size, traced = int(graph.tensors.bytes[number]), storage.bytes
         in_blocks = -(-traced // StreamDevice.block_bytes) * StreamDevice.block_bytes
         exact = storage.kind in (Kind.INPUT, Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
+        # A graph measured on CUDA has whole blocks of its allocator.
         if size < traced or (exact and size not in (traced, in_blocks)):
             raise _changed(f"{storage.name} takes {size} B in it, {traced} B in the model")
 

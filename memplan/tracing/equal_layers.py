@@ -48,9 +48,11 @@ def equal_layers(module: nn.Module) -> list[EqualLayers]:
         within = any(path.startswith(f"{one.path}.") or path == one.path for one in found)
         if isinstance(part, nn.ModuleList | nn.Sequential) and not within:
             layers = list(part)
+            # A Sequential with other names, which a path by index would miss.
             if [name for name, _layer in part.named_children()] != [*map(str, range(len(layers)))]:
                 continue
             first = len(layers) - 1
+            # From the end: models differ in their first layers (dense before experts), not in the last.
             while first > 0 and _Comparison(len(layers) - first).equal(layers[first - 1], layers[-1]):
                 first -= 1
             if (count := len(layers) - first) >= _LEAST and _owns_its_weights(module, layers[first:]):
@@ -70,6 +72,7 @@ def shortened(module: nn.Module, layers: Sequence[EqualLayers]) -> Generator[Non
             stack.enter_context(with_first_parts(owner, one.first + KEPT))
             for thing in _told_of_layers(module, one.path):
                 for name, value in list(vars(thing).items()):
+                    # By name too: the number of heads may equal that of layers.
                     if type(value) is int and value == total and _COUNTS_LAYERS.search(name):
                         stack.enter_context(patch.object(thing, name, one.first + KEPT))
         yield
@@ -119,6 +122,7 @@ class _Comparison:
             return True
         if type(one) is not type(other):
             return False
+        # A pair in progress counts as equal: layers may refer to themselves, and a difference shows anyway.
         if (id(one), id(other)) in self._seen:
             return True
         self._seen.add((id(one), id(other)))
@@ -143,6 +147,7 @@ class _Comparison:
         if list(here) != list(there):
             return False
         for name, value in here.items():
+            # `type`, not isinstance: True - False is 1 too.
             counts = type(value) is type(there[name]) is int and there[name] - value == self._distance
             if not counts and not self.equal(value, there[name]):
                 return False

@@ -61,6 +61,7 @@ def functional_graph(
                 tensor.copy_(new)
         return results
 
+    # Backward and casts are nodes of the first trace already.
     with torch.no_grad(), without_autocast(examples[0].device):
         made = make_fx(functionalised)(*(tensor.detach() for tensor in (*examples, *fakes)))
     _put_back(made, constants)
@@ -97,6 +98,7 @@ def _put_back(graph: fx.GraphModule, constants: Sequence[Tensor]) -> None:
     """Replace the last inputs by the constants."""
     placeholders = graph.graph.find_nodes(op="placeholder")
     for number, constant in enumerate(constants):
+        # Negative: the constants are the last of the inputs.
         old = placeholders[number - len(constants)]
         name = f"constant{number}"
         graph.register_buffer(name, constant)
@@ -118,6 +120,7 @@ class _Rewriting(fx.Interpreter):
 
     def run_flat(self, *tensors: Tensor) -> Any:
         self._inputs = tensors
+        # Inputs and outputs are flat here; the graph's own pytree is the first trace's.
         return self.run(*tensors, enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:
@@ -141,5 +144,6 @@ class _Rewriting(fx.Interpreter):
             return change_functional(args[0], in_layout(target, args)(*args, **kwargs))
         made = super().call_function(target, args, kwargs)
         if splits(target):
+            # The parts are held with their ids, which others would get otherwise.
             self._parts.update((id(part), part) for part in made)
         return made

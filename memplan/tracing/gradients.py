@@ -28,6 +28,7 @@ def other_gradients_refused(parameters: Mapping[str, Tensor]) -> Generator[None]
     """Raise TraceError if anything accumulates into `.grad` of these, or code reads or sets it."""
 
     def refuse(name: str, parameter: Tensor) -> None:
+        # The hook runs after the sum: what it has added would stay in `.grad`.
         parameter.grad = None
         raise TraceError(
             f"{users_line()}runs a backward of its own, which adds to the gradient of {name}; {OWN_BACKWARD}"
@@ -54,6 +55,7 @@ class _GradRefused(TorchFunctionMode):
         self._names = {id(parameter): name for name, parameter in parameters.items()}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Reads outside of the user's code are PyTorch's own.
         if func in GRADIENT_OF_TENSOR and (name := self._names.get(id(args[0]))) and (place := users_line()):
             raise TraceError(
                 f"{place}reads or sets {name}.grad inside the iteration, whose gradients a plan has at "

@@ -43,17 +43,20 @@ def put_in_place(graph: fx.Graph, names: Iterable[str]) -> None:
             layers[node] = layers[inputs[0]]
             node.meta[MARK] = Mark(layers[node], backward=False)
             chains.append(node)
+    # From the last: each goes before its first user, which has its place by then.
     for node in reversed(chains):
         if node.users:
             min(node.users).prepend(node)
     for node in [node for node in graph.nodes if _is(node, scatters)]:
         for each in (*_before(node), node, *_after(node)):
+            # Nodes compare by their place in the graph: the last input is what it has to wait for.
             max(each.all_input_nodes).append(each)
 
 
 def _before(scatter: fx.Node) -> list[fx.Node]:
     """Return what makes the form of a gradient that is scattered, in order."""
     (gradient,) = scatter.all_input_nodes
+    # With a second user, it would come after what reads it.
     if not _is_form(gradient) or len(gradient.users) > 1:
         return []
     return [*_before(gradient), gradient]

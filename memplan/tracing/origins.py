@@ -32,6 +32,7 @@ def _with_ancestors(tensors: Iterable[Tensor]) -> set[fx.Node]:
     following, seen = [*_nodes_of(tensors)], set[fx.Node]()
     while following:
         node = following.pop()
+        # A node is reached along many paths; their number grows exponentially with the depth.
         if node not in seen:
             seen.add(node)
             following += node.all_input_nodes

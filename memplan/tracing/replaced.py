@@ -54,6 +54,7 @@ class Replaced(TorchFunctionMode):
         self._converted: list[tuple[Tensor, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # `__set__` is a bound method, made anew at each access: equal, not identical.
         if func == _SETS_DATA and id(args[0]) in self._names:
             new: Tensor = args[1]
             return self._write(args[0], self._traced.get(id(new), new))
@@ -71,6 +72,7 @@ class Replaced(TorchFunctionMode):
                 )
 
     def _write(self, tensor: Tensor, new: Tensor) -> None:
+        # `x.data = x.data`: nothing to write.
         if _layout(tensor) == _layout(new):
             return
         for made, source in self._converted:

@@ -56,6 +56,7 @@ class PlannedFunction:
         plan: plans a step.
         """
         self.step: Step | None = None
+        # The call returns the function's whole result, so its tensors outlive the plan.
         options = options.replaced(return_outputs=options.return_outputs or True)
         self._function, self._options, self._plan = function, options, plan
         self._steps: list[tuple[_Call, Step]] = []
@@ -72,6 +73,7 @@ class PlannedFunction:
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if self._options.train and not torch.is_grad_enabled():
             return self._function(*arguments, **keywords)
+        # One call at a time: `step.output` is of the last one.
         with self._alone:
             call, inputs = self._apart(self._signature.bind(*arguments, **keywords))
             self.step = self._step(call, inputs)
@@ -108,6 +110,7 @@ class PlannedFunction:
             self._watch.note(None)
         else:
             if self._steps:
+                # The first is of the call before: `_steps` is in order of use.
                 self._watch.note(call.difference(self._steps[0][0]))
             step = self._plan(call.module(self._function, _name(self._function)), inputs, self._options)
         others = [(known, other) for known, other in self._steps if other is not step]
@@ -119,12 +122,14 @@ class PlannedFunction:
         kept, inputs = dict[str, Any](), dict[str, Any]()
         for name, value in given.arguments.items():
             if name in self._unused:
+                # As an input, an index would give each batch a plan.
                 kept[name] = None
             elif name == "self" or (not is_a(value, _SIMPLE) and any(True for _ in _modules(value))):
                 kept[name] = value
             else:
                 inputs[name] = value
         roots = (*kept.values(), self._function)
+        # In the order in which they are reached: `is_same` compares it.
         reached = {id(module): module for root in roots for module in _modules(root)}
         held = {name: each for name, each in {**kept, **_named(self._function)}.items() if _may_hold(each)}
         return _Call(self._signature, kept, tuple(reached.values()), held), inputs
@@ -148,6 +153,7 @@ class _Call(NamedTuple):
 
         An attribute, a global or a variable of the closure may have another module or object by now.
         """
+        # Both calls hold their objects, so no id is that of a freed one.
         mine, others = (
             [id(thing) for thing in (*call.kept.values(), *call.reached, *call.held.values())]
             for call in (self, other)
@@ -170,9 +176,11 @@ class _Call(NamedTuple):
         if not self.reached:
             raise InputError(f"{name} is given no module, and reaches none: give it the model as an argument")
         trained = (each for each in self.reached if any(p.requires_grad for p in each.parameters()))
+        # A frozen teacher may come first; the step's parameters are the trained module's.
         main = next(trained, self.reached[0])
         inner = {id(part) for part in main.modules()}
         others = {f"other{i}": each for i, each in enumerate(self.reached) if id(each) not in inner}
+        # None if it is reached through an object or the closure, which hold it already.
         place = next((name for name, value in self.kept.items() if value is main), None)
 
         def call(module: nn.Module, inputs: dict[str, Any]) -> Any:
@@ -189,6 +197,7 @@ def _modules(root: Any) -> Iterator[nn.Module]:
     """Yield the modules that an object is, holds or, if it is a function, reaches; not the parts of these."""
 
     def parts(thing: Any) -> Any:
+        # The modules of a step or a planned function are another plan's.
         ends = is_a(thing, nn.Module | Tensor | Step | PlannedFunction)
         return () if ends else parts_with_code(thing)
 
@@ -242,6 +251,7 @@ def _unused(function: Callable[..., Any]) -> frozenset[str]:
         if each.opname.startswith("LOAD_") and isinstance(each.argval, str | tuple):
             read.update(each.argval if isinstance(each.argval, tuple) else (each.argval,))
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    # Cells are read by inner functions, whose instructions are not among these.
     return frozenset(known) - read - frozenset(code.co_cellvars)
 
 
@@ -251,7 +261,9 @@ def _with_loss(output: Any, loss: Tensor) -> Any:
         return loss
     if isinstance(output, tuple | list):
         entries = [loss, *cast("list[Any]", output)[1:]]
+        # A named tuple takes its fields one by one.
         return type(output)(*entries) if hasattr(output, "_fields") else type(output)(entries)
+    # Shallow: `step.output` keeps its own loss.
     result = copy(output)
     if isinstance(result, dict):
         result["loss"] = loss

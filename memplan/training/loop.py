@@ -67,6 +67,7 @@ def train(
         so_far.seconds.append(perf_counter() - begun)
         due = monotonic() - saved > SECONDS_BETWEEN if every is None else number % every == 0
         if due or number == steps or len(unread) == _UNREAD:
+            # Float64 holds losses of any dtype exactly: a resumed list equals an unbroken one.
             so_far.losses += torch.stack(unread).double().tolist()
             unread.clear()
         if due or number == steps:
@@ -85,9 +86,11 @@ class _Run:
     def resume(self) -> list[float]:
         """Return the losses so far from the checkpoint, and load it; without one, write the first."""
         if not checkpoint.is_there(self.folder):
+            # A run that dies before its first checkpoint starts over from the same weights.
             self.save([])
             return []
         found = checkpoint.load(self.folder, *self._trained(), {"batches": self.batches})
+        # `Step.save` writes checkpoints of the same format, without losses.
         if "losses" not in found:
             raise InputError(f"{self.folder}: the checkpoint there is not one of `plan run`")
         return found["losses"].tolist()

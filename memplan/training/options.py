@@ -159,6 +159,7 @@ class PlanningOptions(OptionsBase):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # For its errors: a gap that the solver has no setting for is refused now, not at the first plan.
         chosen_settings(self.solver, self.settings)
 
     @property
@@ -355,4 +356,5 @@ class Options(PlanningOptions):
     @property
     def enabled_scaler(self) -> torch.amp.GradScaler | None:
         """The scaler, None for one whose methods do nothing."""
+        # Not `scaler` itself: a disabled GradScaler returns losses and gradients as they are.
         return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None

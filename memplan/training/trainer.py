@@ -42,9 +42,11 @@ def optimize_trainer(trainer: Any, options: PlanningOptions) -> PlannedLoss:
 
 def _check(trainer: Any, options: PlanningOptions) -> None:
     """Check that the trainer can be planned. Raises InputError, one line."""
+    # Not imported here: who has a Trainer has loaded it, and isinstance(x, ()) is False.
     kind = getattr(sys.modules.get("transformers.trainer"), "Trainer", ())
     if not isinstance(trainer, kind):
         raise InputError(f"the trainer is a {type(trainer).__name__}, not one of transformers.Trainer")
+    # In the instance: a subclass's method is not there, and is planned.
     if "compute_loss" in vars(trainer):
         raise InputError("the trainer's compute_loss has been replaced already: build the trainer anew")
     if trainer.is_deepspeed_enabled:

@@ -58,6 +58,7 @@ class OptimizerChoice:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer. Raises InputError for a hyperparameter that it refuses or does not have."""
+        # Choices of memplan, not arguments of the optimizer's class.
         general = ("name", "update", "clip_norm", "bucket_size", "fused")
         given = {k: v for k, v in asdict(self).items() if v is not None and k not in general}
         if (described := OPTIMIZERS.get(self.name)) is None:
@@ -73,12 +74,14 @@ class OptimizerChoice:
             weights = [p for p in parameters if p.requires_grad]
             trained = [p for p in weights if described.takes(p)]
             others = [p for p in weights if not described.takes(p)]
+            # Muon takes matrices alone: biases and norms go to AdamW, as its author does.
             if others and trained:
                 rest = OptimizerChoice("adamw", lr=self.lr, weight_decay=self.weight_decay, fused=self.fused)
                 return SeveralOptimizers([make(trained, **given), rest.optimizer(others)])
             kernels: dict[str, bool] = {}
             if described.has_fused:
                 fused = self.fused and all(map(_takes_fused_kernels, trained))
+                # foreach=False: kernels for lists take all parameters at once, a plan updates each by itself.
                 kernels = {"fused": True} if fused else {"foreach": False}
             return make(trained, **kernels, **given)
         except ValueError as error:
@@ -97,6 +100,7 @@ def choice_of(document: object) -> OptimizerChoice:
         check_fields(row, ("name", "update"), tuple(field.name for field in fields(OptimizerChoice)[2:]))
         name, update, betas = row.pop("name"), row.pop("update"), row.pop("betas", None)
         sizes = {field: int(row.pop(field)) for field in ("bucket_size",) if field in row}
+        # False: graphs without the entry were measured without fused kernels.
         switches = {"fused": bool(row.pop("fused", False))}
         switches |= {field: bool(row.pop(field)) for field in ("amsgrad", "nesterov") if field in row}
         if name not in OPTIMIZERS or update not in ("in-backward", "after"):

@@ -64,6 +64,7 @@ def dry_lines(asked: Sequence[Trial], left: Collection[Key], workers: int) -> It
 
 def _most_seconds(asked: Sequence[Trial], left: Collection[Key], workers: int) -> float | None:
     """Return the seconds of search at most, None if a row has no limit. Bounds are not in it."""
+    # None is a solver's own limit, which depends on the graph.
     limits = [trial.time_limit for trial in asked if trial.key in left]
     if any(limit is None for limit in limits):
         return None

@@ -65,6 +65,7 @@ def _apart(tables: Iterable[Table]) -> Iterator[Text]:
 def _lines(one: Table) -> Iterator[Text]:
     if one.title:
         yield Text(one.title, "bold")
+    # The first line is of the heads; verdicts are in the first column.
     styles = ["", *(_STYLES.get(row[0], "") for row in one.rows)]
     if one.heads:
         for line, style in zip(table(one.heads, one.rows, indent=2 * bool(one.title)), styles, strict=True):

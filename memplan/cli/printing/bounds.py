@@ -21,6 +21,7 @@ def bound_row(bound: Bound, time: float) -> Row:
     ways += [] if bound.backward_again else ["with backward repeated"]
     ways += ["in another form"] if bound.form else []
     gap = f"beaten {' or '.join(ways)}"
+    # Above the time it is no contradiction: the bound is of a narrower class of schedules.
     if bound.seconds <= time:
         gap = f"gap {(time - bound.seconds) / time:.1%}"
     seconds = "no schedule" if bound.seconds == inf else duration(bound.seconds)

@@ -36,8 +36,10 @@ def draw(
     """
     columns = _columns(len(curve), width - _MARGIN - 2)
     edges = np.arange(columns) * len(curve) // columns
+    # The largest, not the mean: a peak of one step must be seen.
     tops = np.maximum.reduceat(curve, edges)
     peak = max(int(tops.max()), 1)
+    # A budget far above would press the bars into the lowest rows.
     near = budget is not None and peak <= budget <= 2 * peak
     ceiling = budget if budget is not None and near else peak
     rule, corner, wall = ("─", "└", "│") if blocks else ("-", "+", "|")
@@ -60,6 +62,7 @@ def draw(
 def _columns(places: int, room: int) -> int:
     """Return as many columns as there is room for, so that each place of a short curve is equally wide."""
     room = max(10, room)
+    # A whole number of columns per place.
     return room if places >= room else places * (room // places)
 
 
@@ -78,6 +81,7 @@ def _legend(marks: Sequence[Mark], edges: NDArray[np.int64], columns: int) -> st
     firsts: list[int] = edges.tolist()
     line = ""
     for place, word in marks:
+        # The first of equal edges: a short curve has several columns per place.
         column = bisect_left(firsts, firsts[bisect_right(firsts, place) - 1])
         if column >= len(line) + bool(line) and column + len(word) <= columns:
             line = line.ljust(column) + word

@@ -42,6 +42,7 @@ class RaceLog:
         if standing is None:
             return
         cells = [f"{standing.elapsed:.1f}", *map(_time, (standing.best, standing.bound)), _gap(standing.gap)]
+        # Without the seconds, which always differ.
         if cells[1:] != self._shown:
             if not self._next:
                 self._write(_line(_HEADS))
@@ -60,6 +61,7 @@ def write_csv(path: Path, history: Iterable[IncumbentState]) -> None:
     lines.writerow(("seconds", "best", "bound", "gap", "who"))
     for standing in history:
         figures = (standing.best, standing.bound, standing.gap)
+        # repr: all digits, so that a table of runs compares exactly.
         known = ("" if figure == inf else repr(figure) for figure in figures)
         lines.writerow((f"{standing.elapsed:.3f}", *known, cell_text(standing.who)))
     try:

@@ -24,6 +24,7 @@ class SearchState:
             parts.append(f"bound {duration(race.bound)}")
         if race.history and race.history[-1].gap < inf:
             parts.append(f"gap {race.history[-1].gap:.2%}")
+        # Infinite without a limit.
         if clock is not None and 0.0 < clock.left < inf:
             over = min(1.0, clock.share)
             parts.append(f"{over:.0%} of the time is over, {duration(clock.left)} left at most")

@@ -60,6 +60,7 @@ _OPTIONS = (
 
 def loop_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options to a command, which hands them to `chosen_loop`."""
+    # The last decorator is the first in --help.
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

@@ -18,6 +18,7 @@ def rewritten(source: str, filename: str) -> dict[CodeType, CodeType]:
     not Python.
     """
     tree = ast.parse(source, filename)
+    # Before the visit, which changes the tree.
     original = compile(tree, filename, "exec", dont_inherit=True)
     changed = ast.fix_missing_locations(Rewrite().visit(tree))
     pairs = list(_pairs(original, compile(changed, filename, "exec", dont_inherit=True)))
@@ -32,12 +33,14 @@ def with_reader(code: CodeType, reader: object) -> CodeType:
         with_reader(each, reader) if isinstance(each, CodeType) else reader if each == SENTINEL else each
         for each in code.co_consts
     )
+    # As a constant: a global would be seen by the user's code, a cell would move its other cells.
     return code.replace(co_consts=constants)
 
 
 def _pairs(one: CodeType, other: CodeType) -> Iterator[tuple[CodeType | None, CodeType | None]]:
     yield one, other
     inner = [[each for each in code.co_consts if isinstance(each, CodeType)] for code in (one, other)]
+    # The rewriting has added or removed a scope: pairs by position would be wrong.
     if len(inner[0]) != len(inner[1]):
         yield None, None
         return

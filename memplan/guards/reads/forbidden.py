@@ -61,6 +61,7 @@ def refuse_call(function: Any, outside: Callable[[Any], Node | None]) -> None:
         if is_a(owner, random.SystemRandom) or outside(owner) is not None or _is_global(owner):
             whose = "NumPy's" if module_of(type(owner)).startswith("numpy") else "Python's"
             raise TraceError(drawing(f"{whose} random numbers", users_place()))
+    # `in` a frozenset hashes, which a user's callable may refuse.
     elif (is_hashable(function) and function in _BY_CHANCE) or _is_of_secrets(function):
         raise TraceError(drawing("the system's random numbers", users_place()))
     elif (is_hashable(function) and function in _LOOK_AT_FILES) or (
@@ -77,6 +78,7 @@ def refuse_call(function: Any, outside: Callable[[Any], Node | None]) -> None:
 def refuse_unseeded(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """Raise TraceError for a new random generator that is not seeded by the code."""
     makes = is_hashable(function) and function in _MAKE_GENERATORS
+    # Random(None) takes its seed from the system, as Random() does.
     if makes and all(each is None for each in (*arguments, *keywords.values())):
         whose = "Python's" if function is random.Random else "NumPy's"
         raise TraceError(drawing(f"{whose} random numbers", users_place()))
@@ -96,6 +98,7 @@ def drawing(whose: str, place: str) -> str:
 
 def refuse_iterator(node: Node | None, thing: Any) -> None:
     """Raise TraceError for an iterator that was there before the iteration and goes on in the next."""
+    # A list starts anew at each loop; an iterator does not.
     goes_on = class_entry(type(thing), "__next__") is not MISSING and not is_a(thing, type)
     if node is not None and goes_on:
         raise TraceError(
@@ -114,6 +117,7 @@ def _is_now(owner: Any, name: str) -> bool:
 
 
 def _is_global(owner: Any) -> bool:
+    # Module-level functions are methods of a hidden global generator.
     return any(owner is part_of(each, "__self__") for each in (random.random, np.random.rand))
 
 

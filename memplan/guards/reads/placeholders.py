@@ -61,6 +61,7 @@ class OfBatch:
 
         Raises TraceError for a tensor: the plan would hold that of this batch.
         """
+        # Set by this iteration before: what the batch brings is not what is read.
         if (name, attribute) in self.written:
             return
         value = vars(self.tensors[name]).get(attribute, MISSING)
@@ -101,12 +102,14 @@ class OfBatch:
         """Return the first of these reads that gives something else for the tensors of another batch."""
         for (name, attribute), value in self._attributes.items():
             now = content(vars(tensors[name]).get(attribute, MISSING))
+            # `same` last: it knows that NaN is NaN, and methods, at a higher price.
             if now is not value and now != value and not same(now, value):
                 return Difference((f"input {name}", attribute), now, value)
         for path, holder in self.holders.items():
             if (there := holder.fetch(holder.thing, holder.key)) is not tensors[holder.name]:
                 return Difference(path, there, _Words(f"the input {holder.name}"))
         for (name, _key), (now, then) in self._held.items():
+            # Either answer counts: the code branched on it.
             if (tensors[name] is now()) != then:
                 shown = [_Words(f"{'that' if same else 'not that'} tensor") for same in (not then, then)]
                 return Difference((f"input {name}",), *shown)
@@ -147,6 +150,7 @@ class Placeholders:
         """
         for name, real, fake in own:
             if real is not fake:
+                # Both ids: code may hold the real one too. The entry holds both, so their ids stay theirs.
                 self._own[id(fake)] = self._own[id(real)] = (fake, real, name)
                 _carry(real, fake)
         for name, fake in inputs:
@@ -180,6 +184,7 @@ class Placeholders:
         of_buffer = attribute == "requires_grad" and id(fake) in self._own
         if of_buffer and not is_a(self._own[id(fake)][1], nn.Parameter):
             return self._own[id(fake)][1:]
+        # PyTorch's own: shapes and dtypes, which a plan is for, or methods.
         if hasattr(Tensor, attribute):
             return None
         if id(fake) in self._inputs:
@@ -204,6 +209,7 @@ class Placeholders:
         iteration.
         """
         found = self._inputs.get(id(given))
+        # Other fakes are made by this iteration, so no later batch can be one of them.
         outside = not is_a(thing, FakeTensor) or self.is_own(thing)
         return found[1] if found is not None and outside else None
 
@@ -259,6 +265,7 @@ class Identity(int):
         return not self == other
 
     def __hash__(self) -> int:
+        # Needed, as __eq__ removes it: a dict of ids first looks for the hash.
         return int.__hash__(self)
 
     def __add__(self, other: Any) -> Any:
@@ -300,4 +307,5 @@ class _Words(str):
 def _carry(real: Tensor, fake: Tensor) -> None:
     own = vars(fake)
     given = attributes_of(real)
+    # Not HOLD: a fake with it would count as offloaded.
     own.update({name: value for name, value in given.items() if name not in own and name != HOLD})

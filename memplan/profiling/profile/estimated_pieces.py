@@ -93,8 +93,10 @@ class _Timed(TorchDispatchMode):
     ) -> Any:
         keywords = dict(kwargs or {})
         if "device" in keywords:
+            # Calls that create tensors name the program's device, which may not be here.
             keywords["device"] = torch.device("meta")
         result = func(*args, **keywords)
+        # Views launch no kernel.
         if not func.is_view:
             work = work_of(func, args, keywords, result)
             self.seconds += seconds(work, self._gpu)

@@ -44,6 +44,7 @@ def _of_size(program: Program, operation: Operation) -> Operation:
     if made is None or value is None or len(values_read(call)) != 1:
         return operation
     form = program.values[value]
+    # `ones(size)` is contiguous; `ones_like` keeps the layout of its argument.
     if form.strides != _contiguous(form):
         return operation
     target, more = made(call)

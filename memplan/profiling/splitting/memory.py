@@ -37,6 +37,7 @@ def piece_bytes(region: Region, outputs: tuple[int, ...], rows: int, workspace: 
                     continue
                 x = program.values[value].storage
                 summed = found.accumulate is not None and value in outputs
+                # A term that is added straight into its sum takes no bytes: `total` has the sum.
                 size = program.storages[x].bytes * (share if isinstance(part, Along) else not summed)
                 sizes[x] = 0 if part is WHOLE and value in outputs else int(size)
                 live += sizes[x]

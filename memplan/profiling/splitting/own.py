@@ -46,6 +46,7 @@ def formed(site: Site, at: int, along: Along) -> Pattern | None:
 def _packed(shape: Shape, strides: Sequence[int]) -> list[int]:
     """Return strides without gaps in the same order."""
     packed, reached = [1] * len(shape), 1
+    # Innermost first; of equal strides (dimensions of size 1) the last one.
     for dimension in sorted(range(len(shape)), key=lambda d: (strides[d], -d)):
         packed[dimension], reached = reached, reached * shape[dimension]
     return packed

@@ -42,6 +42,7 @@ class Along(NamedTuple):
 
     def span(self, shape: Shape, first: int, rows: int) -> range:
         """Return which rows of a shape are among so many of the region's from the first."""
+        # The region's rows start `before` rows ahead of the tensor's.
         begin = max(first - self.before, 0)
         return range(begin, max(begin, min(first + rows - self.before, self.rows(shape))))
 
@@ -59,6 +60,7 @@ class Along(NamedTuple):
         start, stop = self.start, self.start + 1
         while start < self.stop - 1 and shape[start] == 1:
             start, stop = start + 1, start + 2
+        # Until the dimensions hold a whole number of indices per row.
         while stop < self.stop and prod(shape[start:stop]) % rows:
             stop += 1
         return self._replace(start=start, stop=stop, inner=prod(shape[start:stop]) // rows)
@@ -80,6 +82,7 @@ class Along(NamedTuple):
         for dimension in reversed(range(self.start, self.stop)):
             size = sizes[dimension]
             taken = min(left, size)
+            # A run that ends within a dimension is a block only if the outer ones have one index.
             if left % taken or (size % taken and prod(shape[self.start : dimension]) > 1):
                 return None
             sizes[dimension], left = taken, left // taken
@@ -102,6 +105,7 @@ def regrouped(shape: Shape, along: Along, other: Shape) -> Along | None:
     """Return where the same rows are in another shape of the same elements in row-major order."""
     before, rows = prod(shape[: along.start]), along.rows(shape)
     start, reached = 0, 1
+    # The same number of elements before the rows puts them at the same place in memory.
     while reached < before and start < len(other):
         reached *= other[start]
         start += 1

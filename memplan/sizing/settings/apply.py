@@ -45,10 +45,12 @@ def with_settings(
     model, files = request.model, [*paths]
     of_model = isinstance(model, str) and is_settings(Path(model))
     if of_model:
+        # First: it holds against the files that go with it.
         files.insert(0, Path(str(model)))
     found = [*read_named(found), *(one for path in files for one in read_settings(path))]
     if not found:
         return request
+    # A model that the user names is not replaced by that of a file.
     chosen, conflicts = _chosen(request, found, set(given) | (set() if of_model else {"model"}))
     for one in found:
         said = ", ".join(one.said) or "no option that matters here"
@@ -80,6 +82,7 @@ def _chosen(
                     lines.append(f"{_flag(option)} {theirs} holds, not {words} of {one.name}")
             elif option not in chosen:
                 chosen[option], source[option] = value, f"{words} of {one.name}"
+            # Files that agree are no conflict.
             elif chosen[option] != value:
                 lines.append(f"{source[option]} holds, not {words} of {one.name}")
     return chosen, lines
@@ -105,6 +108,7 @@ def _made(
         )
     network, processes = request.network, next((one.processes for one in found if one.processes), None)
     sharded = next((one.sharded for one in found if one.sharded), None)
+    # DDP's processes hold one GPU's bytes each: only sharding changes the answer.
     if network.ranks is None and processes and processes > 1:
         if sharded and network.link is not None:
             network = replace(network, ranks=processes)

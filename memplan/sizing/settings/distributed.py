@@ -22,6 +22,7 @@ def read_deepspeed(keys: Keys, settings: Settings) -> None:
     settings.take("batch", batch, f"micro-batch {batch}")
     settings.take("accumulate", steps, f"accumulation {steps}")
     total = keys.integer("train_batch_size")
+    # DeepSpeed's train_batch_size is micro-batch * accumulation * processes, and refused otherwise.
     if total is not None and batch is not None and total % (batch * (steps or 1)) == 0:
         settings.processes = total // (batch * (steps or 1))
     for half in ("bf16", "fp16"):
@@ -66,6 +67,7 @@ def read_accelerate(keys: Keys, settings: Settings) -> None:
 
 def _take_fsdp(settings: Settings, fsdp: Keys) -> None:
     strategy = str(fsdp.value("fsdp_sharding_strategy") or fsdp.value("fsdp_reshard_after_forward") or "")
+    # Numbers are of torch's ShardingStrategy, which older files have.
     if strategy.upper() in ("NO_SHARD", "3"):
         settings.uncounted.append("fsdp_sharding_strategy NO_SHARD: each process has all weights")
     else:
@@ -82,6 +84,7 @@ def _take_zero(settings: Settings, stage: Any, optimizer: str | None, weights: s
     """Set what ZeRO's stage and its offloading say. optimizer, weights: devices that hold these."""
     if stage == _ZERO_3:
         settings.sharded = "ZeRO-3"
+    # Stage 0 shards nothing: each process holds what one GPU holds.
     elif isinstance(stage, int) and stage > 0:
         settings.uncounted.append(f"ZeRO stage {stage}: ranks shard as stage 3 does, or one GPU has all")
     parts = [

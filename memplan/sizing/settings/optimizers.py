@@ -14,6 +14,7 @@ _NAMES = {
     "lion8bit": "lion8bit pagedlion8bit lion_8bit paged_lion_8bit",
     "sgd": "sgd",
     "adafactor": "adafactor_torch",
+    # In files of transformers `adafactor` is its own class, with factored states; torch's has another name.
     "adafactor_transformers": "adafactor",
     "adagrad": "adagrad",
     "rmsprop": "rmsprop rmsprop_bnb rmsprop_bnb_32bit",

@@ -120,6 +120,7 @@ class Keys:
         found = list[str]()
         for key in self.row:
             close = [] if key in self._known else get_close_matches(key, self._known, n=1, cutoff=_CLOSE)
+            # With the right key there too, the other is one of its own.
             if close and close[0] not in self.row:
                 found.append(f"{key} (is it {close[0]}?)")
         return found

@@ -39,6 +39,7 @@ def read_digests(folder: Path) -> Digests | None:
     Raises InputError if they are not as written.
     """
     path = folder / DIGESTS
+    # A dangling link is a lost file, not a checkpoint of format 1.
     if not path.exists() and not path.is_symlink():
         return None
     document = read_document(path)
@@ -48,6 +49,7 @@ def read_digests(folder: Path) -> Digests | None:
     whole = content.pop("whole", None)
     if whole != _whole(content):
         raise InputError(f"{path}: it {OTHER}")
+    # After the digest: a damaged number is damage, not a newer format.
     if content["format"] != FORMAT:
         raise InputError(
             f"{path}: written by a newer memplan, in format {content['format']}; this one reads {FORMAT}"
@@ -56,5 +58,7 @@ def read_digests(folder: Path) -> Digests | None:
 
 
 def _whole(content: Mapping[str, Any]) -> str:
+    # Keys sorted: the digest is of the content, not of the order in the file.
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    # Names may hold lone surrogates, which strict UTF-8 refuses.
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()

@@ -44,6 +44,7 @@ class PlacedHolding(JointHolding):
             for name, each in tensors.items()
             if isinstance(each, nn.Parameter) and not isinstance(each, DTensor)
         }
+        # All ranks compare the same sums, so all of them raise: none is left in a collective.
         for rank, sums in enumerate(found := self._ranks.gathered(own)):
             if name := next((name for name in own if sums[name] != found[0][name]), None):
                 raise MismatchError(
@@ -56,10 +57,12 @@ class PlacedHolding(JointHolding):
 
     def _collected(self, tensor: DTensor) -> Tensor:
         whole = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        # In the order of ranks: sends have no tags, and each rank sends its tensors in one order.
         for rank, part in self._senders(tensor).items():
             if rank == 0:
                 values = _local(tensor)
             else:
+                # Not into `whole` itself: a block along a later dimension is not contiguous.
                 values = torch.empty(part.shape, dtype=tensor.dtype, device="cpu")
                 self._ranks.receive(values, rank)
             whole[part.where] = values
@@ -75,6 +78,7 @@ class PlacedHolding(JointHolding):
         return {
             rank: part
             for rank, part in enumerate(found)
+            # A tensor of fewer rows than ranks leaves some without any; another mesh is a replica.
             if part.first and part.mesh == found[0].mesh and 0 not in part.shape
         }
 
@@ -94,6 +98,7 @@ def check_placements(module: nn.Module) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if isinstance(tensor, DTensor):
             for placement in tensor.placements:
+                # Not isinstance: parts of _StridedShard are interleaved, hence no blocks.
                 if not placement.is_replicate() and type(placement) is not Shard:
                     raise InputError(
                         f"step.save and step.load do not gather {name}, placed as {placement}: use "
@@ -111,4 +116,5 @@ def _part(tensor: DTensor) -> _Part:
 def _local(tensor: DTensor) -> Tensor:
     """Return a copy of the local tensor, contiguous and in host memory."""
     local = at_home_value(local_tensor(tensor)).detach()
+    # On the CPU `.cpu().contiguous()` is the parameter itself, which training then changes.
     return torch.empty(local.shape, dtype=local.dtype, device="cpu").copy_(local)

@@ -34,8 +34,10 @@ def spread_from_files(
     undo = _spread(module, optimizer, shards, weights)
     try:
         ranks.together(partial(_fill_buffers, module, weights, ranks.device))
+        # Replicas average gradients, not weights: a difference would last.
         _check_replicas(ranks, module)
         yield
+    # Interrupts too: a half-spread module could be neither planned nor filled.
     except BaseException:
         undo()
         raise
@@ -65,6 +67,7 @@ def _fill_buffers(module: nn.Module, weights: Path, device: torch.device) -> Non
     """Give buffers on meta the files' values, whole: each rank has its own."""
     for buffer, values in find_values(module, weights):
         made = torch.empty_strided(buffer.shape, buffer.stride(), dtype=buffer.dtype, device=device)
+        # Swapped, so that who holds the buffer holds its values.
         torch.utils.swap_tensors(buffer, made.copy_(values))
 
 

@@ -57,6 +57,7 @@ def find_values(module: nn.Module, weights: str | Path) -> list[tuple[Tensor, Te
     """
     values = _tensors(Path(weights))
     given: dict[int, Tensor] = {}
+    # All names of tied weights: a file may have any one of them.
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     for name, tensor in named:
         if _is_wanted(tensor) and name in values:
@@ -96,6 +97,7 @@ def _files(path: Path) -> list[Path]:
     """Return the files of a folder, those of safetensors if there are any; or the file itself."""
     if not path.is_dir():
         return [path]
+    # In this order: a folder of the Hub often has the same weights in two formats.
     for pattern in ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth"):
         if files := sorted(path.glob(pattern)):
             return files
@@ -109,6 +111,7 @@ def _is_wanted(tensor: Tensor) -> bool:
 def fill_later(tensor: Tensor, values: Tensor, device: torch.device) -> None:
     """Turn a tensor into an uninitialized one on the device, to be filled later; it stays the same object."""
     form = Value(
+        # Only the layout counts here: it is in no program.
         storage=-1,
         shape=tuple(tensor.shape),
         strides=tensor.stride(),
@@ -117,6 +120,7 @@ def fill_later(tensor: Tensor, values: Tensor, device: torch.device) -> None:
         device=device,
     )
     fill = partial(filled_with, values, form)
+    # Uninitialized by an earlier call: only the source of its values changes.
     if is_unmade(tensor):
         refill(tensor, fill)
         return

@@ -38,6 +38,7 @@ def transferred(plan: Plan, others: Sequence[Plan], machine: Machine | None) -> 
             figures = simulate(plan.graph, schedule, budget=plan.budget, machine=machine).figures
         except InvalidScheduleError:
             continue
+        # The number decides between equal times: schedules have no order, and the baseline is first.
         found.append((figures.time, len(found), schedule))
     if not found:
         return None

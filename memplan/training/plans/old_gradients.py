@@ -63,6 +63,7 @@ class OldGradients:
         with no_torch_function():
             old = [(place, each.grad) for place, each in zip(self._places, self._parameters, strict=True)]
         for place, gradient in old:
+            # Held already: the loop has not touched it since an earlier iteration.
             if gradient is None or hold_of(gradient) is not None:
                 continue
             form = Value(
@@ -102,6 +103,7 @@ def _is_alone(gradient: Tensor, form: Value, device: Device) -> bool:
     if type(gradient) is not Tensor or gradient.layout != torch.strided or gradient.requires_grad:
         return False
     dense = gradient.storage_offset() == 0 and form.end == gradient.nbytes
+    # Allocators round up; a memory larger than that has other tensors too, such as flat gradients.
     return dense and raw(gradient).nbytes <= device.rounded(form.end)
 
 
@@ -121,6 +123,7 @@ def may_pay(outside: LoopMemory, machine: Machine, plan: Plan | None) -> bool:
     plan: the one that leaves room for them, None if there is none.
     """
     return (
+        # No plan beats the baseline's time: unless this bound is below, solving is in vain.
         plan is None or baseline(plan.graph).time + _copying(outside, machine) < _figures(plan, machine).time
     )
 
@@ -140,6 +143,7 @@ def pays(outside: LoopMemory, machine: Machine, plan: Plan | None, roomier: Plan
 def _copying(outside: LoopMemory, machine: Machine) -> float:
     """Return the seconds of a copy of all old gradients to the host."""
     assert machine.links.d2h is not None
+    # One way: `zero_grad` drops them on the host.
     return float(machine.links.d2h.seconds(float(outside.gradients)))
 
 

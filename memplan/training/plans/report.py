@@ -82,6 +82,7 @@ class Report:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (zip(row, widths, strict=True) for row in rows)
         table = ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines]
+        # Plans of several shapes have most of these lines in common: each is shown once.
         parts = dict.fromkeys(line for plan in self.plans for line in _parts(plan))
         return "\n".join([*table, *parts, *(note for plan in self.plans for note in plan.notes)])
 
@@ -109,6 +110,7 @@ class Prediction:
     def card(self) -> Card:
         """Return the plan's figures, compared with the schedule that keeps everything."""
         reference = baseline(self.graph)
+        # Both peaks include what the loop has outside of the plan, or their ratio would flatter.
         reference = replace(reference, peak=self._around(reference.peak).total)
         entries = cost_entries(self.figures, reference, around=(self.device, self.limit))
         return Card(f"Plan within {format_bytes(self.limit.total)}", tuple(entries))

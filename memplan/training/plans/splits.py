@@ -53,6 +53,7 @@ def split_programs(
     for share in SHARES:
         found = choice.within(int(share * room))
         pieces = {} if found is None else {name: cut.pieces for name, cut in found.cuts.items()}
+        # A smaller goal may give the same pieces, whose measurement takes seconds.
         if found is not None and pieces != before:
             before = pieces
             yield SplitProgram(found, measured_pieces(program, measured, found, tensors))
@@ -71,6 +72,7 @@ def smallest_in_pieces(program: Program, graph: Graph, exact: Exactness | None =
     for i, operation in enumerate(program.operations):
         made = sum(program.storages[x].bytes for x in operation.writes)
         cost = costs[operation.name] = Cost(float(columns.time[i]), int(columns.workspace[i]))
+        # A measurement's bytes are results and workspace together; a graph has them apart.
         measured.append(Measurement(cost.seconds, 0.0, made + cost.workspace_bytes))
     choice = Choice(program, measured, exact)
     found = choice.within(0)
@@ -79,6 +81,7 @@ def smallest_in_pieces(program: Program, graph: Graph, exact: Exactness | None =
     for one in found.program.operations:
         if (cut := found.cuts.get(one.name)) is not None:
             made = sum(found.program.storages[x].bytes for x in one.writes)
+            # A lower bound: pieces take longer than the whole, by how much only measuring tells.
             seconds = sum(costs[each.name].seconds for each in cut.region.operations)
             costs[one.name] = Cost(seconds, max(0, choice.peak_bytes(cut) - made))
     return graph_of(found.program, [costs[one.name] for one in found.program.operations])

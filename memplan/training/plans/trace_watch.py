@@ -6,6 +6,7 @@ from collections import deque
 
 from ...torch_support.unsupported import warn_user
 
+# Fewer are usual: the first batches of a loop have new lengths, its last one is shorter.
 _CALLS, _MANY = 5, 3
 
 

@@ -79,13 +79,16 @@ class Record:
 
     def time(self) -> float | None:
         """Return the median seconds per iteration, of those that the device has ended."""
+        # Stamps end in order, so the first unfinished one ends the loop: nothing waits for the device.
         while self.pending and self.pending[0][1].query():
             begun, ended = self.pending.popleft()
+            # Milliseconds, as CUDA's events have them.
             self.seconds.append(begun.elapsed_time(ended) / 1000)
         return median(self.seconds) if self.seconds else None
 
     def device(self, loop: LoopAccount) -> DeviceMemory:
         """Return the predicted peak of the whole loop. Each iteration reports it: it is computed once."""
+        # By identity: a loop whose memory has changed has another object.
         if self.stated is None or self.stated[0] is not loop.outside:
             self.stated = (loop.outside, loop.peak_around(self.plan, self.peak))
         return self.stated[1]
@@ -122,6 +125,7 @@ class TrainingLog:
         self._part_peak = 0
         self._notes: list[str] = []
         self._compared_before = self._warned_of_rolled_back = False
+        # Weak: a step that the plan cache drops takes its record along.
         self._records = WeakKeyDictionary[PlannedStep, Record]()
 
     @contextmanager
@@ -164,6 +168,7 @@ class TrainingLog:
     def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None, loop: LoopAccount) -> None:
         """Begin the record of a new plan, made in the phases since the last one."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        # With gradient accumulation, the batches before the last may hold more than the last.
         peak = max(figures.peak, self._part_peak)
         self._records[step] = Record(
             plan,
@@ -174,6 +179,7 @@ class TrainingLog:
             compared_before=self._compared_before,
             notes=self._notes,
         )
+        # New objects instead of cleared ones: the record holds the old.
         self._setup, self._notes, self._compared_before, self._part_peak = {}, [], False, 0
         limit, device = loop.budget_around(plan), loop.peak_around(plan, peak)
         result = f"{duration(figures.time)} per iteration, {device.within(limit)}"
@@ -235,6 +241,7 @@ class TrainingLog:
         time = record.time()
         figures = record.figures
         done = self._iterations()
+        # Of the whole loop: the budget that the user gave is the loop's, not the plan's.
         device = record.device(loop)
         planned = (device.total, figures.host_peak)
         used = (_measured(step, record.plan, loop), _host_peak(step))
@@ -246,6 +253,7 @@ class TrainingLog:
         """Count an iteration that ran twice, and warn once if many do."""
         record.rolled_back += 1
         done, twice = self._iterations(), self._rolled_back()
+        # Not before ENOUGH iterations: a GradScaler's first scales overflow by design.
         if not self._warned_of_rolled_back and done >= ENOUGH and twice > OFTEN * done:
             self._warned_of_rolled_back = True
             warn_user(
@@ -282,7 +290,9 @@ class TrainingLog:
         record = self._records[step]
         record.plan, record.machine = plan, machine
         record.figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        # `expected` is now the measured time, so one drift is reported once.
         record.slower = measured / record.figures.time
+        # The median would mix times of before and after for _KEPT iterations.
         self.afresh(step)
         return record.figures
 
@@ -301,6 +311,7 @@ class TrainingLog:
         self.opened(made, plan, record.machine, loop)
         new = self._records[made]
         new.slower, new.iterations, new.rolled_back = record.slower, record.iterations, record.rolled_back
+        # What `opened` took for the set-up is of the search in the background.
         new.setup, new.notes = record.setup, record.notes
         return new.expected
 

@@ -23,11 +23,13 @@ class ValuePlans:
 
     def __init__(self) -> None:
         self.count, self.seconds, self.uses = 0, 0.0, 0
+        # Weak: the plan cache decides how long a plan is kept.
         self._steps = WeakSet[PlannedStep]()
 
     def made(self, step: PlannedStep, seconds: float) -> None:
         self._steps.add(step)
         self.count += 1
+        # The batch that it was made for runs by it too.
         self.uses += 1
         self.seconds += seconds
 

@@ -32,12 +32,14 @@ class Scaling:
 
     def of(self, inputs: Inputs) -> Scaled:
         """Return the inputs with the current scale, in a tensor of its own."""
+        # Times 1.0: a copy, which later updates of the scale leave as it is.
         scale = self.scaler.scale(self._one)
         return Scaled(unscaled(inputs), scale if self._parts == 1 else scale / self._parts)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Run the optimizer's step on the gradients of a scaled loss, whether `unscale_` has run or not."""
         self.scaler.step(optimizer)
+        # Before `update`, which clears what was found.
         self.skipped = reported_infinite(self.scaler, optimizer)
         self.scaler.update()
 

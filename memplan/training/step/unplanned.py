@@ -50,6 +50,7 @@ class Unplanned(NamedTuple):
     def planned(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Executor:
         """Plan the iterations for the batch of a call. Raises MemplanError."""
         options = self.options
+        # Labels of the loss function; a forward with such an argument takes them as an input.
         if TARGETS in keywords and has_targets(self.module, options.loss_fn):
             keywords = dict(keywords)
             options = options.replaced(targets=keywords.pop(TARGETS))

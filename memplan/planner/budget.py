@@ -38,6 +38,7 @@ class Budget:
         message.
         """
         bare = _BARE.fullmatch(self.text)
+        # Small, and less than any schedule needs: 8 was meant as 8 GB. A tiny graph's bytes are accepted.
         if self.size is not None and bare and self.size < min(FEW_BYTES, least):
             raise InputError(_both_readings(bare[1], self.size, shares=shares))
 
@@ -59,6 +60,7 @@ class Budget:
         if self.size is not None:
             return self.size
         stays = resident if self.of_activations else 0
+        # A Fraction: 60% of a peak is exact, as floats above 2⁵³ are not.
         return stays + int((plain_peak - stays) * self.percent / 100)
 
     def echo(self, plain_peak: int, resident: int) -> str:

@@ -36,6 +36,7 @@ def without_repeats(graph: Graph, runs: Sequence[Run], limit: int, proceed: Call
     best = prune(graph, runs)
     curve = _curve(graph, best)
     while proceed():
+        # A sequence above the limit may stay as high as it is: its peak never grows.
         most = max(limit, int(curve.max(initial=0)))
         left_out = _left_out(graph, best, curve, most)
         fewer = prune(graph, [run for place, run in enumerate(best) if place not in left_out])
@@ -57,6 +58,7 @@ def without_most_repeats(
     best = without_repeats(graph, runs, limit, proceed)
     peak = int(_curve(graph, best).max(initial=0))
     places = _longest_first(graph, best)
+    # A removal that fails is not tried a second time until one succeeds.
     while places and tries and proceed():
         place = places.pop()
         fewer = prune(graph, [*best[:place], *best[place + 1 :]])
@@ -90,6 +92,7 @@ def _left_out(graph: Graph, runs: Sequence[Run], curve: NDArray[np.int64], limit
     repeats: list[tuple[float, int, list[Gap]]] = []
     for place, gaps in _repeats(graph, runs):
         cost = sum(size * (last - first + 1) for first, last, size in gaps)
+        # Nothing to keep costs nothing: first of all.
         repeats.append((-seconds[runs[place][0]] / cost if cost else -inf, place, gaps))
     left_out: set[int] = set()
     for _score, place, gaps in sorted(repeats):
@@ -113,6 +116,7 @@ def _repeats(graph: Graph, runs: Sequence[Run]) -> Iterator[tuple[int, list[Gap]
     for place, (operation, mode) in enumerate(runs):
         made = graph.contributions(operation, mode)
         if ran[operation] and all(parts[x] & bit for x, bit in made):
+            # Resident until its last use anyway, and from this run on.
             yield place, [(touched[x] + 1, place - 1, sizes[x]) for x, _bit in made if sizes[x]]
         ran[operation] = True
         for x, bit in made:

@@ -42,10 +42,13 @@ class Background:
         self.schedule: Schedule | None = None
         self.fault: str | None = None
         self.ended, cancelled = Event(), Event()
+        # A weak reference: the thread must not keep alive the object whose end is to stop it.
         work = partial(
             _solve, weakref.ref(self), self.ended, cancelled, solver, problem, seconds, settings or {}
         )
+        # A daemon thread could be cut off while the process it started goes on.
         start_thread(work, name="memplan background", daemon=False)
+        # `cancelled.set`, not a method of self, which would never be collected.
         weakref.finalize(self, cancelled.set)
 
 
@@ -80,4 +83,5 @@ def _solve(
         fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
     if (given := result()) is not None:
         given.schedule, given.fault = found, fault
+    # Last: who waits for it reads the answer at once.
     ended.set()

@@ -63,6 +63,7 @@ class Clock:
         """Share of the time limit that has passed: 0 without one, inf once the answer is requested."""
         if self.interrupted or self._cancelled():
             return inf
+        # Divided by ∞ without a limit: 0.
         return (monotonic() - self.begin) / max(self.end - self.begin, _SHORTEST)
 
     @contextmanager

@@ -88,6 +88,7 @@ class Incumbent:
     def found(self, seconds: float, who: str) -> None:
         """Record a schedule within the budget that takes so many seconds."""
         with self._lock:
+            # The first schedule has no best before it: ∞ · (1 − ε) is ∞, and an infinite time is no schedule.
             if seconds < self.best * (1.0 - _SAME) or self.best == inf > seconds:
                 self._add(seconds, self.bound, who)
 

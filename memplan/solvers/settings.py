@@ -68,6 +68,7 @@ class Declaration:
             allowed = value in self.words
         elif self.range():
             allowed = (
+                # nan compares as false: refused, as ∞ is.
                 (-inf if self.least is None else self.least) <= value < inf
                 and value <= (inf if self.most is None else self.most)
                 and (self.above is None or value > self.above)
@@ -123,6 +124,7 @@ class SolverSettings:
     def __post_init__(self) -> None:
         for each in fields(self):
             value, declaration = getattr(self, each.name), declared(each)
+            # None, where it is the default, stands for "the solver chooses".
             if declaration is not None and not (value is None and each.default is None):
                 declaration.validate(each.name, value)
 
@@ -143,11 +145,13 @@ def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) ->
             raise InputError(f"{solver} has no setting {key!r}: {has}")
         wanted = _bare(types[key])
         try:
+            # "2min" as well as "120".
             span = parse_span(text) if wanted is float and key.endswith("seconds") else None
             values[key] = _READERS[wanted](text.strip()) if span is None else span
         except (ValueError, KeyError):
             raise InputError(f"{solver}: the setting {key} must be {_WORDS[wanted]}, not {text!r}") from None
     try:
+        # The text, not the number: "0.5%" is clear and "0.5" isn't.
         if "gap" in settings:
             check_gap_meant(settings["gap"])
         return kind(**values)

@@ -90,6 +90,7 @@ class Layout:
         tops = self.offsets + rows.size
         living: list[int] = []
         for i in order.tolist():
+            # In the order of addresses: whatever ends below this offset meets none of those that follow.
             living = [j for j in living if tops[j] > self.offsets[i]]
             for j in living:
                 if rows.meet(i, j):
@@ -101,6 +102,7 @@ class Layout:
     def initial_places(self) -> dict[int, Place]:
         """Return per tensor the address range of the copy that is resident when an iteration starts."""
         rows = self.lifetimes
+        # Lives into the next iteration, or through all of one: the same copy is there when one starts.
         there = (rows.end > rows.steps) | (rows.end - rows.start == rows.steps)
         return dict(zip(rows.tensor[there].tolist(), self._spans(there), strict=True))
 

@@ -56,8 +56,10 @@ def pinned_layout(
     to_disk = (schedule.verbs == Verb.OFFLOAD) & (schedule.wheres == Memory.DISK)
     if to_disk.any() or schedule.initial.on(Memory.DISK):
         most, limit = int(layout.size * _LOOSE), machine.pinned
+        # Pages must not be the reason to exceed the machine's pinned memory.
         most = most if limit is None else min(most, max(limit, layout.size))
         paged = rows.rounded(PAGE)
+        # Their sum is a lower bound: without it a search that can't succeed would take its whole effort.
         if paged.live().max(initial=0) <= most and (found := lay_out(paged, most, _EFFORT)).size <= most:
             return less, found
     return less, layout

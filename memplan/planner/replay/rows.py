@@ -95,6 +95,7 @@ _KINDS, _MEMORIES = 9, MOST_MEMORIES
 @inner
 def event(kind: int, tensor: int, memory: int) -> int:
     """Return one number for an event of a moving tensor's copy."""
+    # Mixed radix; the three functions below are its digits.
     return (tensor * _MEMORIES + memory) * _KINDS + kind
 
 

@@ -39,6 +39,7 @@ def recover_residency(graph: Graph, schedule: Schedule) -> Residency:
         elif verb == Verb.OFFLOAD:
             stored.setdefault(target, []).append(slot_moment(position + 1))
         else:
+            # A copy listed after a run is in the slot before the next one.
             fetched.setdefault((target, where), []).append(slot_moment(position + 1))
     offloaded: dict[TensorUse, int] = {}
     deeper = range(schedule.memories - 1, Memory.HOST, -1)
@@ -59,12 +60,15 @@ def recover_residency(graph: Graph, schedule: Schedule) -> Residency:
             offloaded[x, -1] = at_start
         for memory in (Memory.DEVICE, Memory.HOST):
             uses = [position_of(use.moment) for use in lifetime.uses if use.memory == memory]
+            # The interval of a persistent tensor goes on to its first use of the next iteration.
             ends = [*uses[1:], uses[0] + len(runs) if lifetime.persistent else len(runs)] if uses else []
             for after, before in zip(uses, ends, strict=True):
                 if not _within(gone.get((x, memory), ()), after, before, len(runs)):
                     continue
+                # Its last delete: it is dead, not offloaded.
                 if before == len(runs) and not (lifetime.persistent or lifetime.survives):
                     continue
+                # From the deepest up: the first that it was written to or read from is where it lies.
                 for deep in deeper:
                     stays = at_start == deep and lifetime.persistent and not written.get((x, deep))
                     if stays or _within(through[deep], after, before, len(runs)):
@@ -87,7 +91,9 @@ def _stored(lifetime: Lifetime, moments: Sequence[int], period: int) -> Iterator
     changes = [use.moment for use in lifetime.uses if use.changes]
     for use in lifetime.uses if moments else ():
         begun = [change for change in changes if change <= use.moment]
+        # The version in use: of the last change before, maybe of the iteration before; −1: as it was made.
         begin = begun[-1] if begun else changes[-1] - period if changes and lifetime.persistent else -1
+        # The first copy after the change is of this version, whichever iteration it is listed in.
         copied = [m for each in moments for m in (each - period, each, each + period) if m > begin]
         slot = position_of(min(copied) % period) if copied else -1
         if use.memory == Memory.DEVICE and copied and slot != position_of(use.moment) + 1:
@@ -100,6 +106,7 @@ def _fetched(
     """Find the uses on the device for which the tensor is fetched, each with the slot of the fetch and, if it
     is read from the disk before, of the read."""
     uses = [use.moment for use in lifetime.uses if use.memory == Memory.DEVICE]
+    # The use before the first one is the last of the iteration before.
     before = uses[-1] - period if uses and lifetime.persistent else lifetime.first_moment - 1
     for use in uses if moments else ():
         copied = [m for each in moments for m in (each - period, each) if before < m < use]

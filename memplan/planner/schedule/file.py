@@ -77,6 +77,7 @@ def schedule_from_document(document: object, graph: Graph, where: str) -> Schedu
     """Return the schedule that a document holds. where: the file, for the InputError that names the fault."""
     try:
         row = mapping(document, "a schedule")
+        # First: fields of another version would be reported as unknown.
         check_format(row, SHARDED_FORMAT if graph.communicates else FORMAT)
         check_fields(row, _REQUIRED, _OPTIONAL)
         made_for = mapping(row["graph"], "graph")
@@ -251,6 +252,7 @@ def _mode(graph: Graph, operation: int, name: str) -> int:
     modes = [mode.name for mode in graph.operations.modes.get(operation, ())]
     if name not in modes:
         raise ValueError(f"the operation has no mode {name!r}: it has {', '.join(modes) or 'none'}")
+    # 0 is the operation without a mode (DEFAULT_MODE).
     return modes.index(name) + 1
 
 
@@ -273,9 +275,11 @@ def _initial(row: Row, graph: Graph, names: tuple[str, ...]) -> Initial:
     initial = mapping(row.get("initial") or {}, "initial")
     groups: list[tuple[tuple[int, ...], list[int]]] = []
     for key, tensors in initial.items():
+        # The device and the host, under whatever names.
         words = names[: Memory.DISK] if key == _BOTH else tuple(str(key).split("+"))
         memories = tuple(names.index(word) for word in words if word in names)
         if graph.tensors.spread and words in ((_PEERS,), (names[0], _PEERS)):
+            # One word: the peers alone; two: the device as well.
             memories = (Memory.DEVICE, Memory.PEERS)[-len(words) :]
             groups.append((memories, indices(tensors, f"initial.{key}", graph.tensor_index)))
             if other := [x for x in groups[-1][1] if x not in graph.tensors.spread]:
@@ -283,7 +287,9 @@ def _initial(row: Row, graph: Graph, names: tuple[str, ...]) -> Initial:
                     f"initial.{key}: {graph.tensors.name[other[0]]} is not spread over the ranks"
                 )
             continue
+        # Unknown, repeated or unordered memories, or the device alone, which is where all others start.
         if len(memories) < len(words) or list(memories) != sorted({*memories}) or memories == (0,):
+            # Its message lists the words that are known.
             check_fields({key: None}, (), (*names[1:], _BOTH))
         groups.append((memories, indices(tensors, f"initial.{key}", graph.tensor_index)))
     return Initial(groups=groups)
@@ -291,12 +297,14 @@ def _initial(row: Row, graph: Graph, names: tuple[str, ...]) -> Initial:
 
 def _initial_row(initial: Initial, graph: Graph, names: tuple[str, ...]) -> dict[str, list[str]]:
     both, spread = (Memory.DEVICE, Memory.HOST), graph.tensors.spread
+    # Written even when empty, so that files of one kind have the same fields.
     usual = dict.fromkeys(((Memory.HOST,), (Memory.DISK,), both), frozenset[int]())
     rows = {
         _BOTH if memories == both else "+".join(names[memory] for memory in memories): tensors - spread
         for memories, tensors in {**usual, **dict(initial.groups)}.items()
     }
     if spread:
+        # Spread tensors use the host's index for their peers.
         rows[_PEERS] = initial.at(Memory.PEERS) & spread
         rows[f"{names[0]}+{_PEERS}"] = initial.at(*both) & spread
     return {word: [graph.tensors.name[tensor] for tensor in sorted(row)] for word, row in rows.items()}

@@ -84,7 +84,9 @@ class Initial:
         named = (((Memory.HOST,), host), ((Memory.DISK,), disk), ((Memory.DEVICE, Memory.HOST), both))
         for memories, some in (*named, *groups):
             tensors.setdefault(tuple(map(int, memories)), []).extend(some)
+        # Sorted and without empty groups, so that equal places compare equal.
         rows = ((memories, frozenset(some)) for memories, some in sorted(tensors.items()) if some)
+        # Frozen, and `__init__` is written by hand.
         object.__setattr__(self, "groups", tuple(rows))
 
     def at(self, *memories: int) -> frozenset[int]:
@@ -130,9 +132,11 @@ class Schedule:
 
     @staticmethod
     def of(steps: Iterable[ScheduleStep], initial: Initial | None = None) -> Schedule:
+        # The shape of no steps at all is (0,) otherwise.
         table = np.array(list(steps), np.int32).reshape(-1, 3)
         return Schedule(
             table[:, 0].astype(np.uint8),
+            # A column of its own: a view would keep the whole table, and be strided.
             table[:, 1].copy(),
             table[:, 2].copy(),
             initial or Initial(),

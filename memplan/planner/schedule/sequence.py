@@ -38,6 +38,7 @@ def schedule_of(graph: Graph, runs: Sequence[Run]) -> Schedule:
     steps: list[ScheduleStep] = []
     for (operation, mode), dead in _needed(graph, runs):
         steps.append(compute(operation, mode))
+        # Persistent tensors and the batch are not the schedule's to delete.
         steps.extend(delete(tensor) for tensor in dead if not resident[tensor])
     return Schedule.of(steps)
 
@@ -67,6 +68,7 @@ def backward_scan(
     they are before them.
     always: operations whose first run stays, needed or not.
     """
+    # Backwards, so that the first run of each operation is what stays in the dict.
     first = {runs[position][0]: position for position in range(len(runs) - 1, -1, -1)}
     kept: list[tuple[Run, list[int]]] = []
     for position in range(len(runs) - 1, -1, -1):
@@ -77,9 +79,11 @@ def backward_scan(
             continue
         read = inputs(operation)
         touched = dict.fromkeys([*(x for x, _bit in contributions), *read])
+        # Before `need` changes: it still says what the runs after this one need.
         kept.append((runs[position], [x for x in touched if not need[x]]))
         for x, bit in contributions:
             need[x] &= ~bit
+        # After the contributions are cleared: a run that reads what it adds to needs it whole before.
         for x in read:
             need[x] = whole[x]
     kept.reverse()

@@ -35,12 +35,14 @@ class AdmissionRules:
         repeated = self._ran[operation]
         if repeated and self._once[operation]:
             return "runs-once", "it runs a second time", None
+        # Repeats too: they would read another version of the tensor.
         for tensor, before, after in self._sides.get(operation, ()):
             if before is not None and not self._ran[before]:
                 return "side-of-change", f"{self._names[before]} has not changed {{}} yet", tensor
             if after is not None and self._ran[after]:
                 return "side-of-change", f"{self._names[after]} has already changed {{}}", tensor
         if not repeated and self._is_random[operation]:
+            # First draws alone: a repeat restores the generator's state of its first run.
             expected = self._random[self._next_random]
             if operation != expected:
                 return "random-order", f"{self._names[expected]} draws its numbers first", None
@@ -63,6 +65,7 @@ def _sides_of_changes(graph: Graph) -> Iterator[tuple[int, int, int | None, int 
         users = {*changes, *graph.consumers[tensor].tolist(), *graph.producers[tensor].tolist()}
         for operation in sorted(users):
             place = bisect_left(changes, operation)
+            # A change is not on a side of itself.
             after = place + 1 if operation in changes else place
             yield (
                 operation,

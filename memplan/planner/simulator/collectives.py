@@ -28,6 +28,7 @@ def joined_steps(graph: Graph, schedule: Schedule, peers: Peers | None) -> dict[
     for step, (kind, x, _where) in enumerate(schedule.rows()):
         if kind < _OFFLOAD or x not in spread:
             verb = -1
+        # A tensor that is in already would be gathered twice at once: it begins a new collective.
         elif kind == verb and x in small[kind] and x not in members:
             found[step] = first
             members.add(x)

@@ -65,6 +65,7 @@ class Copies:
                 self._land_collectives(step, queue)
             elif producer >= _D2H:
                 for side in (copy, (source_of(producer), x)):
+                    # Allocations there follow the compute queue alone: another queue's wait frees nothing.
                     if side[0] != _DEVICE or queue == _COMPUTE:
                         self._land(side, producer, step)
 
@@ -73,6 +74,7 @@ class Copies:
 
         These transfers are over then.
         """
+        # A list, as `land` deletes from what this goes over.
         for of, step in list(self._in_flight(copy)):
             waits.append(step)
             self.land(copy[1], of, step, queue)
@@ -93,6 +95,7 @@ class Copies:
     def _in_flight(self, copy: Copy) -> Iterator[tuple[int, int]]:
         """Yield the transfers and collectives that use a copy, with their queues."""
         for queue, step in self.flights.get(copy, {}).items():
+            # Collectives end in order, so one number says which have.
             if queue != _COMM or step > self.landed:
                 yield queue, step
 
@@ -103,6 +106,7 @@ class Copies:
 
     def _land(self, copy: Copy, queue: int, step: int) -> None:
         flights = self.flights.get(copy)
+        # A newer transfer on the same queue may have taken its entry.
         if flights and flights.get(queue) == step:
             del flights[queue]
 
@@ -120,8 +124,10 @@ class Copies:
         memory, x = copy
         if self.have[memory][x] & bit:
             return
+        # A sum: it adds to what is there, which must have arrived.
         if self.have[memory][x]:
             waits.extend(self.made.get(copy, {}).values())
+        # What the compute queue made on the device its later steps find by their order.
         if queue != _COMPUTE or memory != _DEVICE:
             self.made.setdefault(copy, {})[queue] = step
         self.have[memory][x] |= bit
@@ -147,6 +153,7 @@ class Copies:
         """Forget a copy, and return the transfers of it that are still in flight."""
         memory, x = copy
         self.have[memory][x] = 0
+        # Without transfers, the usual case, a delete is this alone.
         if not (self.made or self.flights or self.stale):
             return ()
         self.stale.discard(copy)
@@ -158,6 +165,7 @@ class Copies:
     def next_iteration(self, steps: int) -> tuple[Users, Users]:
         """Count the steps still waited for from the next iteration's start; a snapshot of them."""
         self.flights = {copy: dict(self._in_flight(copy)) for copy in self.flights}
+        # Step numbers below 0 are the iteration before.
         self.landed -= steps
         for users in (self.made, self.flights):
             moved = {

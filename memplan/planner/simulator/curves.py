@@ -44,6 +44,7 @@ class _Counting(Walk):
         self, ledger_of: int, kept: int, transient: int, waits: list[int], queue: int = int(Queue.COMPUTE)
     ) -> None:
         super()._allocate(ledger_of, kept, transient, waits, queue)
+        # Bytes that exist during the step alone, such as a workspace; `used` has only what stays.
         self._passing[ledger_of] += transient
 
     def _put(self, queue: int, seconds: float, launch: float) -> None:

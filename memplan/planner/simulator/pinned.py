@@ -29,6 +29,7 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
     For a schedule that breaks rules the result is arbitrary.
     """
     in_modes = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != DEFAULT_MODE)
+    # Nothing moves and no mode reads the host: most schedules.
     if not ((schedule.verbs > Verb.DELETE) | in_modes).any():
         return frozenset()
     spread = graph.tensors.spread
@@ -37,6 +38,7 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
     for step, (verb, x, where) in enumerate(schedule.rows()):
         if verb == _COMPUTE:
             modes = graph.operations.modes.get(x, ()) if where != DEFAULT_MODE else ()
+            # One mode, or none.
             for mode in modes[where - 1 : where]:
                 crossing.update(there[read] for read in mode.reads_host if read in there and not mode.on_host)
                 for made in mode.made_on_host:
@@ -45,6 +47,7 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
         elif verb == _DELETE:
             if where == _HOST:
                 there.pop(x, None)
+        # Copies of spread tensors lie on the peers, though they have the host's index.
         elif x not in spread:
             if where == _HOST:
                 there.setdefault(x, (step, x))
@@ -52,6 +55,7 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
             if crosses and x in there:
                 crossing.add(there[x])
     for x, copy in there.items():
+        # The copy at the end is the one that the next iteration starts with: pinned in one, in both.
         around = {copy, (START, x)}
         if graph.persistent[x] and crossing & around:
             crossing |= around

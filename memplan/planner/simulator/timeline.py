@@ -86,12 +86,15 @@ def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
             if queue in DEVICE_TRANSFERS:
                 latest = Queue.COMPUTE, free[Queue.COMPUTE]
             for other in walk.waits.get(step, ()):
+                # `ago`: 0 for this iteration, the last of `ends`, −1 for the one before.
                 ago, of = divmod(other, steps)
                 if -ago < len(ends) and ends[ago - 1][of] > latest[1]:
                     latest = walk.queues[of], ends[ago - 1][of]
             on_thread = walk.launches[step] > 0
+            # It began later than all that it waited for: what is left is the thread, or the fence.
             late = start - latest[1] > _TOLERANCE * start
             cause[step] = (LAUNCH if on_thread else FENCE) if late else latest[0]
         for lane, part in lanes[queue]:
+            # A lane may be held for a part of the step only.
             free[lane] = start + part * walk.seconds[step]
     return idle, cause

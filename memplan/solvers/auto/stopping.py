@@ -43,6 +43,7 @@ class Restarts:
     def begin(self) -> bool:
         """Tell whether the next one is to begin."""
         before, self._best = self._best, self._race.best
+        # `share` is ∞ once the answer is requested, so no search begins then.
         return self._clock.share <= _RESTART_SHARE and (before is None or self._best < before)
 
 

@@ -17,6 +17,7 @@ from ..skipped import collecting
 from ..workers.serve import Call
 
 
+# A worker solves one problem many times: unpickling it is paid once.
 @cache
 def _problem(path: str) -> Problem:
     with Path(path).open("rb") as file:
@@ -36,6 +37,7 @@ def solve(
     chosen = parse_settings(solver, module.Settings, settings)
     race = Incumbent()
     race.listen = lambda standing: call.report(standing.best)
+    # `end` is of `time`, not `monotonic`, whose zero another process need not share.
     options = Options(max(0.0, end - time()), chosen, race=race, by_default=by_default)
     with collecting() as skipped, call.interruptible():
         answer: SolverResult = module.solve(known, options)

@@ -74,6 +74,7 @@ def coarser(graph: Graph, chain: Chain, blocks: int) -> Chain:
     left = count
     while left > blocks:
         joint, first, second = heappop(pairs)
+        # A stale entry: a neighbour was joined since. Equal weights are equal floats: the same sum.
         if not (alive[first] and after[first] == second and joint == weight[first] + weight[second]):
             continue
         alive[second], weight[first], after[first] = False, joint, after[second]
@@ -91,4 +92,5 @@ def _weights(graph: Graph, chain: Chain) -> NDArray[np.float64]:
     made = np.bincount(writes.rows(), graph.tensors.bytes[writes.columns], minlength=len(writes))
     seconds = np.array([graph.operations.time[list(block.forward)].sum() for block in chain.blocks])
     sizes = np.array([made[list(block.forward)].sum() for block in chain.blocks])
+    # Shares have no unit, so they add; the maxima avoid 0 / 0.
     return seconds / max(seconds.sum(), 1e-300) + sizes / max(sizes.sum(), 1.0)

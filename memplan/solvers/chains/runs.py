@@ -65,6 +65,7 @@ def last_reader(graph: Graph, chain: Chain) -> dict[int, int]:
     last: dict[int, int] = {}
     for number in reversed(range(len(chain.blocks))):
         for operation in chain.blocks[number].backward:
+            # From the last block down: the lowest number, whose backward runs last, overwrites.
             last.update(dict.fromkeys(graph.input_lists[operation], number))
     later = [x for o in chain.after for x in graph.input_lists[o]]
     return last | dict.fromkeys([*later, *graph.results], -1)
@@ -97,10 +98,12 @@ def _runs_of(graph: Graph, chain: Chain, number: int, last: dict[int, int]) -> B
     made = {x for o in block.forward for x, _bit in graph.contributions(o)} - chain.shared
     output = set[int]() if block.output is None else {block.output}
     saved = {x for x in made if x in last} | output
-    there = chain.shared
+    there = chain.shared  # made once, by the first pass, and kept
     save = producers(graph, block.forward, saved, there)
+    # The output only if a backward part from here on reads it: later blocks have had it.
     turn = producers(graph, block.forward, {x for x in made if last.get(x, number + 1) <= number}, there)
     advance = producers(graph, block.forward, output, there)
+    # Random ones too: a first draw out of order would change the generator's later ones.
     at_first = {o for o in block.forward if o not in save or graph.operations.random[o]}
     first_advance = producers(graph, block.forward, output | chain.shared, there, at_first)
     return BlockRuns(
@@ -134,6 +137,7 @@ def producers(
         wanted = {x for x, _bit in graph.contributions(operation) if x in need}
         if wanted or operation in always:
             found[operation] = wanted
+            # Inputs made outside `operations` stay in `need`, which harms nothing: no producer is found.
             need.update(x for x in graph.input_lists[operation] if x not in there)
     return dict(reversed(found.items()))
 
@@ -146,6 +150,7 @@ def lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int
     columns = graph.operations
     best, least = (
         DEFAULT_MODE,
+        # Bytes that exist while it runs, without its inputs.
         int(columns.workspace[operation] + graph.tensors.bytes[columns.writes[operation]].sum()),
     )
     for number, mode in enumerate(columns.modes.get(operation, ()), start=1):

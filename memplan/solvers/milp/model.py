@@ -66,6 +66,7 @@ class Model:
         for column, value in right.terms:
             self._columns.append(column)
             self._values.append(-value)
+        # Constants move into the limits: a row has terms only.
         constant = right.constant - left.constant
         self._close_row(lower + constant, upper + constant, unless_implied)
 
@@ -154,6 +155,7 @@ class Program:
 
 def _summed(program: Program, negligible: float) -> Program:
     """Sum the entries of the same row and column, and leave out those that are negligible."""
+    # In 64 bits, as `rows` is: the product may exceed 2³¹.
     key = program.rows * len(program.cost) + program.columns
     order = np.argsort(key, kind="stable")
     first = np.diff(key[order], prepend=-1) > 0
@@ -178,7 +180,9 @@ def _without_implied(program: Program, which: NDArray[np.bool_]) -> Program:
     """
     if not which.any():
         return program
+    # The most of A x is minus the least of −A x.
     most = -replace(program, values=-program.values).least_activity()
+    # An unlimited column gives ∞, or nan for ∞ − ∞, which compares as false: the row stays.
     implied = (program.least_activity() >= program.row_lower) & (most <= program.row_upper)
     rows = ~(which & implied)
     entries = rows[program.rows]

@@ -36,6 +36,7 @@ class Planes:
         self.highs = highspy.Highs()
         self.highs.setOptionValue("output_flag", False)
         self.highs.addVars(prices + 1, np.zeros(prices + 1), np.append(np.full(prices, limit), inf))
+        # θ is the last column; HiGHS minimises, so −θ.
         self.highs.changeColCost(prices, -1.0)
         self.highs.changeColBounds(prices, -inf, inf)
 
@@ -61,5 +62,7 @@ class Planes:
                 f"highs gave up: {self.highs.modelStatusToString(self.highs.getModelStatus())}"
             )
         solution = self.highs.getSolution()
+        # The sign of a dual depends on the row's side; its size is the weight.
         x, weights = np.array(solution.col_value), np.abs(np.array(solution.row_dual))
+        # Within HiGHS' tolerance a price may be below 0, and the weights' sum may differ from 1.
         return Top(float(x[self.count]), np.maximum(x[: self.count], 0.0), weights / weights.sum())

@@ -30,6 +30,7 @@ def _free(path: Path) -> Path:
     place, number = path, 1
     while True:
         try:
+            # Looking first and creating then would let another process take the name in between.
             place.touch(exist_ok=False)
             return place
         except FileExistsError:
@@ -52,6 +53,7 @@ def lp_of(program: Program, whole: bool = True) -> highspy.HighsLp:
     matrix = lp.a_matrix_
     matrix.format_, matrix.num_col_, matrix.num_row_ = highspy.MatrixFormat.kRowwise, columns, rows
     matrix.start_, matrix.index_, matrix.value_ = (
+        # HiGHS' indices have 32 bits.
         program.start.astype(np.int32),
         program.columns,
         program.values,

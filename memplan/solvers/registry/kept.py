@@ -41,7 +41,7 @@ def keep_for_retry(
     _here[key] = refusal.schedule
     _here.move_to_end(key)
     while len(_here) > MOST:
-        _here.popitem(last=False)
+        _here.popitem(last=False)  # the one kept longest ago
     if folder is not None:
         with suppress(MemplanError, OSError):
             document = schedule_to_document(problem.graph, refusal.schedule, machine=problem.machine)
@@ -63,6 +63,7 @@ def kept_schedule(solver: str, problem: Problem, folder: PrivateFolder | None = 
         return None
     with suppress(InputError):
         restriction = restrict(problem)
+        # Raises if the schedule breaks a rule or the budget of this problem.
         start_figures(restriction.problem, restriction.restricted(found))
         return found
     return None
@@ -83,6 +84,7 @@ def _key(solver: str, graph: Graph) -> str:
     for edges in (operations.reads, operations.writes, operations.mutates):
         digest.update(edges.start.tobytes())
         digest.update(edges.columns.tobytes())
+    # No times: measured anew, they differ in each process.
     for column in (tensors.bytes, tensors.kind, operations.phase, operations.recompute, operations.random):
         digest.update(column.tobytes())
     variants = {o: [mode.name for mode in modes] for o, modes in sorted(operations.modes.items())}

@@ -52,8 +52,10 @@ def scan(
     alive = set(needed)
     now = peak = bytes_of(graph, alive)
     for (operation, mode), dead in kept:
+        # A further contribution to a tensor adds no bytes.
         new = {x for x, _bit in made(operation, mode)} - alive
         now += bytes_of(graph, new)
+        # Before its deaths: a run has inputs, outputs and workspace at once.
         peak = max(peak, now + graph.workspace(operation, mode))
         now -= bytes_of(graph, dead)
         alive |= new

@@ -49,6 +49,7 @@ def _without_current_folder() -> Generator[None]:
     `random.py` would come before Python's own. Later they take over the path of this process.
     """
     before = os.environ.get(SAFE_PATH)
+    # Of the environment, as only new interpreters read it.
     os.environ[SAFE_PATH] = "1"
     try:
         yield
@@ -70,6 +71,7 @@ def _connected(backend: str) -> Generator[None]:
         with parallel_config(backend="ray"):
             yield
     else:
+        # One thread in each: the processes already take all cores.
         with parallel_config(backend="loky", inner_max_num_threads=1):
             yield
 
@@ -78,9 +80,11 @@ def _connect_dask(own: ExitStack) -> None:
     distributed = _package("dask", "distributed", "distributed")
     address = os.environ.get(ADDRESS)
     try:
+        # Raises ValueError if this process is connected to none.
         distributed.get_client()
     except ValueError:
         if not address:
+            # Solvers hold the GIL: threads of one process would take turns.
             local = distributed.Client(processes=True, threads_per_worker=1, dashboard_address=None)
             own.enter_context(local)
             return

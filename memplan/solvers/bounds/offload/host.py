@@ -34,12 +34,14 @@ class HostRows:
     def _room(self, s: int) -> None:
         """Write row (12), as fractions of the capacity."""
         columns, lies = self.columns, list[Term]()
+        # Row (12) holds while an operation runs; at the iteration's start none does.
         if columns.iteration.at[s] < 0 or columns.host is None:
             return
         for x, column in columns.on_host[s].items():
             part = columns.sizes[x] / columns.host
             if x not in self.changed:
                 lies.append((column, part))
+            # What the CPU changes counts only if it never moves: else its copy down may still be on its way.
             elif columns.persistent[x]:
                 stays = columns.model.column()
                 arrived = column_sum(stays) + self._arrives(x)
@@ -82,9 +84,11 @@ class HostRows:
             for lane, part in columns.lanes[Queue.D2H + link]:
                 lanes.setdefault(lane, []).extend(part * columns.load(window, link) for window in moving)
         for lane, loads in lanes.items():
+            # Disk copies share lanes with those of the device, so both fit into the iteration together.
             others = [columns.loads(s).get(lane, ZERO) for s in columns.windows]
             columns.require(whole >= total([*loads, *others]))
         for s, moving in enumerate(columns.written):
+            # A write waits for what made its version on the device, not for the CPU.
             here = {x: column for x, column in moving.items() if x not in self.changed}
             columns.require(column_sum(columns.seconds[s]) >= columns.load(here, 2))
 

@@ -44,10 +44,12 @@ def network_bound(graph: Graph, machine: Machine, limit: int) -> float:
         return 0.0
     sizes: list[int] = graph.tensors.bytes.tolist()
     used = {x: _uses(graph, x) for x in sorted(spread)}
+    # Persistent: a weight, which is gathered; else a gradient.
     links = {x: peers if graph.persistent[x] else peers.scatters for x in used}
     passing = {x: links[x].seconds_added(sizes[x]) for x in used}
     weights = [x for x in used if graph.persistent[x] and used[x]]
     gradients = [x for x in used if not graph.persistent[x] and len(used[x]) < len(graph.users[x])]
+    # A weight that no update changes may stay gathered for ever: nothing per iteration.
     once = [passing[x] for x in (*(x for x in weights if len(graph.mutators[x])), *gradients)]
     shares = Footprint(graph, machine.hierarchy).shares
     room = limit - sum(shares[x] for x in used if graph.persistent[x])
@@ -60,6 +62,7 @@ def network_bound(graph: Graph, machine: Machine, limit: int) -> float:
         around = [
             x
             for x in weights
+            # A weight that t uses is there anyway, and counts in `need`.
             if t not in used[x]
             and any(side[o] == BEFORE for o in used[x])
             and any(side[o] == AFTER for o in used[x])
@@ -90,10 +93,12 @@ def _largest(graph: Graph, sizes: list[int]) -> Iterable[tuple[int, int]]:
 def _left_over(items: list[tuple[float, int]], room: int) -> list[float]:
     """Return the seconds of what does not fit, so that they are fewest in all. items: seconds and bytes."""
     left: list[float] = []
+    # The knapsack in fractions: most seconds per byte stay, so what is left is a lower bound.
     for seconds, size in sorted(items, key=lambda item: -item[0] / max(1, item[1])):
         if size <= room:
             room -= size
             continue
+        # Exact, then rounded down: a bound must not gain by rounding.
         left.append(float_below(Fraction(seconds) * (1 - Fraction(room, size))))
         room = 0
     return left

@@ -63,6 +63,7 @@ class NetworkIdle:
         inside = [
             seconds
             for seconds, around in zip(self._compute, self._around, strict=True)
+            # In H of every chosen weight: no chosen bit is missing.
             if not chosen & ~around
         ]
         return self._passing(chosen) + inside
@@ -94,6 +95,7 @@ def _around(
         for o in graph.producers[dw].tolist():
             coming[o] |= 1 << k
     earlier: list[list[int]] = [before[o].tolist() for o in range(count)]
+    # Predecessors come earlier in traced order, so one pass each way closes the relation.
     for o in range(count):
         for other in earlier[o]:
             past[o] |= past[other]
@@ -105,4 +107,5 @@ def _around(
 
 def _device_seconds(graph: Graph, operation: int) -> float:
     """Return the fewest seconds of the compute queue."""
+    # On the CPU an operation takes no time of the device's queue.
     return min(0.0 if each.on_host else each.seconds for each in variants_of(graph, operation))

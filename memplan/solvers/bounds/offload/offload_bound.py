@@ -98,6 +98,7 @@ def offload_bound(
     if order == "file":
         seconds = max(seconds, link_bound(graph, machine, budget, clock.goes_on))
     tell(Bound(seconds, NAME, order))
+    # Moments must follow each other in all orders considered; in any order only a chain does.
     able = able_operations(graph) if order == "file" else _chain(graph, able_operations(graph))
     most, interrupted = FEWEST, False
     while not (interrupted or cancelled()) and seconds < goal * (1 - PROVEN):
@@ -106,6 +107,7 @@ def offload_bound(
         answer = relaxed(program.model.program(), clock.limit, cancelled)
         seconds, interrupted = max(seconds, product_below(answer.bound, program.unit)), answer.interrupted
         tell(Bound(seconds, NAME, order))
+        # Of the next program, which has twice the moments.
         columns = 2 * program.model.columns
         if most >= len(able) or clock.left < GROWTH * (monotonic() - begun) or columns > MOST_COLUMNS:
             break
@@ -131,6 +133,7 @@ def _chain(graph: Graph, able: Sequence[int]) -> list[int]:
     for operation, before in enumerate(predecessors(graph)):
         best = max(before, key=length.__getitem__, default=-1)
         last.append(best)
+        # Predecessors come earlier, so their longest chains are known.
         length.append((operation in wanted) + (length[best] if before else 0))
     found: list[int] = []
     at = max(range(len(length)), key=length.__getitem__, default=-1)
@@ -149,6 +152,7 @@ def weight_offload_bound(
     """
     trivial = time_bound(graph)
     program = offload_program(graph, machine, budget, range(0, 2 * len(graph.operations), 2), whole=True)
+    # HiGHS' tolerances are absolute: bytes and seconds must be of about the same size.
     fit = scaled(program.model.program())
     result = highs.solve(fit.program, Settings(threads=1), time_limit, {}, lambda _progress: None)
     bound = product_below(fit.result(result).bound, program.unit)
@@ -172,6 +176,7 @@ def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int
     level = _levels(graph)
     ends: list[float] = np.cumsum(graph.operations.time)[list(able)].tolist()
     parts = (bisect_left(ends, ends[-1] * part / (most - 1)) for part in range(1, most - 1))
+    # Without 0: the first operation is a moment of its own.
     edges = sorted({1, *parts, len(able)} - {0})
     return [able[0], *(max(able[a:b], key=level.__getitem__) for a, b in pairwise(edges))]
 

@@ -45,7 +45,7 @@ def variants_of(graph: Graph, operation: int) -> list[BoundVariant]:
         variants.append(
             BoundVariant(
                 seconds=mode.time,
-                workspace=0 if mode.on_host else mode.workspace,
+                workspace=0 if mode.on_host else mode.workspace,  # bytes on the device
                 on_host=mode.on_host,
                 device=touched - at_host,
                 host=at_host,

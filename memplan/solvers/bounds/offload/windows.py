@@ -31,12 +31,15 @@ class Windows:
     def __init__(self, order: Order, marks: Sequence[int], operations: int) -> None:
         self.marks, self.order = marks, order
         self.at = [mark // 2 for mark in marks]
+        # An even mark and the next number: one operation's start and its own end.
         self.exact = {s for s, (a, b) in enumerate(pairwise(marks)) if a % 2 == 0 and b == a + 1}
         self.sides = [_side(order, mark, operations) for mark in marks]
         sides = np.array([np.frombuffer(side, np.uint8) for side in self.sides])
+        # Moments before which it surely hasn't run come first, so their number says where it may begin.
         first: list[int] = np.maximum((sides == AFTER).sum(axis=0) - 1, 0).tolist()
         last: list[int] = (len(marks) - 1 - (sides == BEFORE).sum(axis=0)).tolist()
         self.of = [
+            # In an exact window only its own operation starts.
             [s for s in range(a, b + 1) if s not in self.exact or self.at[s] == operation]
             for operation, (a, b) in enumerate(zip(first, last, strict=True))
         ]
@@ -68,6 +71,7 @@ def _side(order: Order, mark: int, operations: int) -> bytes:
     if mark < 0:
         return bytes((AFTER,)) * operations
     side = bytearray(order(mark // 2).side)
+    # At its start an operation has not run yet.
     if mark % 2 == 0:
         side[mark // 2] = AFTER
     return bytes(side)

@@ -66,10 +66,12 @@ def known_sides(start: Ints, before: Indices, operation: int, side: NDArray[np.u
     side: takes the result; OPEN everywhere at first.
     """
     side[operation] = AFTER
+    # Predecessors have lower numbers: `other` sees the final sides of all of its own.
     for other in range(operation + 1, len(side)):
         for k in range(start[other], start[other + 1]):
             if side[before[k]] == AFTER:
                 side[other] = AFTER
+    # The moment is the end of its run, so the operation itself counts as BEFORE.
     side[operation] = BEFORE
     for other in range(operation, -1, -1):
         if side[other] == BEFORE:
@@ -91,6 +93,7 @@ def predecessors(graph: Graph) -> Adjacency:
         users = np.concatenate([graph.users[x], graph.producers[x]]).astype(np.int64)
         for change in changes:
             others = users[users != change]
+            # A pair is one number, later operation × count + earlier one: unique by sorting.
             pairs.append(np.maximum(others, change) * count + np.minimum(others, change))
     random = np.flatnonzero(operations.random)
     pairs.append(random[1:] * count + random[:-1])

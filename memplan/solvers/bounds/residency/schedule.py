@@ -37,6 +37,7 @@ def residency_schedule(
     best = residency_of(search, "file")
     lowered = budget
     while not (best.schedule or best.interrupted) and search.least and clock.goes_on():
+        # By the excess of the leanest schedule found, bytes.
         lowered = min(lowered, search.budget) - (search.least - budget)
         search = ResidencyBoundSearch(
             graph, lowered, "file", clock.left / 2, limit=budget, moments=search.chosen, cancelled=cancelled

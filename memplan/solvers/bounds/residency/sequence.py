@@ -46,6 +46,7 @@ def trial(graph: Graph, later: Later) -> TrialSchedule | None:
     recomputations: list[tuple[int, int, int]] = []
     first = -1
     for step, used in zip(schedule, replay.device_curve.tolist(), strict=True):
+        # First runs are in traced order, so a larger number than any before is one.
         if step.verb == Verb.COMPUTE and step.target > first:
             first = step.target
             first_runs[first] = used
@@ -60,6 +61,7 @@ def sequence_of(later: Later) -> list[Run]:
     recomputations: list[list[int]] = [[] for _ in range(count + 1)]
     for row in range(1, len(later.starts) + 1):
         here = later.runs[row] - later.runs[row + 1]
+        # A fraction of a run is rounded: a schedule runs whole operations.
         for operation in np.flatnonzero(here > 0.5).tolist():
             recomputations[int(later.when[row, operation])].append(operation)
     runs: list[Run] = []

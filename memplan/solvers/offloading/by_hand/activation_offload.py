@@ -63,6 +63,7 @@ class _Saved:
         offloaded: dict[TensorUse, int] = {}
         back: dict[TensorUse, int] = {}
         for number, layer in enumerate(self.layers[:count]):
+            # Backward runs the layers in reverse: the layer `ahead` after this one comes before it.
             start = self.starts[self.layers[min(number + ahead, len(self.layers) - 1)]]
             for x in self.saved[layer]:
                 last = max(p for p in self.uses[x] if p < self.turn)
@@ -77,6 +78,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     machine = linked_machine(NAME, problem, "activations", (Kind.ACTIVATION,)).machine
     require_backward(NAME, graph)
     saved = _saved(graph, worth_moving(machine))
+    # The last layer's backward follows its forward at once: offloading it gains nothing.
     counts = counts_of(f"{NAME}: layers", settings.layers, len(saved.layers) - 1)
     policy = Policy("activations", counts, partial(saved.residency, ahead=settings.ahead))
     found = fastest_of_fewest(NAME, problem, machine, [policy], clock)
@@ -106,8 +108,10 @@ def _saved(graph: Graph, smallest: int) -> _Saved:
     for x, positions in uses.items():
         before = [p for p in positions if p < turn]
         readers = {owners[p] for p in positions if p >= turn}
+        # Read by a part without a layer: nobody's, so it stays.
         if not (before and readers and readers <= number.keys()):
             continue
         if graph.tensors.kind[x] == Kind.ACTIVATION and graph.tensors.bytes[x] >= smallest:
+            # The last reader's backward is the first to run, so the tensor must be back by then.
             saved[max(readers, key=number.__getitem__)].append(x)
     return _Saved(runs, layers, starts, saved=saved, uses=uses, turn=turn)

@@ -50,6 +50,7 @@ class _Pages:
 
     def residency(self, count: int) -> Residency:
         """Return the decisions with the states of the first `count` updates on the host."""
+        # Offloaded after its only use, a state comes back before the same update of the next iteration.
         offloaded: dict[TensorUse, int] = {
             (x, position): Memory.HOST for position, states in self.states[:count] for x in states
         }

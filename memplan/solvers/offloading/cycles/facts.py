@@ -80,6 +80,7 @@ def _rows(run: Ints, runs: int) -> tuple[Ints, Ints]:
     """Return the entries of each run, run after run, and where each run's begin."""
     first = np.zeros(runs + 1, np.int64)
     first[1:] = np.cumsum(np.bincount(run, minlength=runs))
+    # Stable: the entries of one run keep their order.
     return first, np.argsort(run, kind="stable").astype(np.int64)
 
 

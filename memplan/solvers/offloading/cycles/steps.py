@@ -18,6 +18,7 @@ def schedule_of_order(cycle: Cycle, order: Sequence[int]) -> Schedule:
     host copy is deleted when it gets stale.
     """
     residency = _StepWriter(cycle, order)
+    # Its steps are thrown out: it leaves the weights where a period begins and ends.
     residency.write_iteration()
     moved = sorted({interval.weight for interval in residency.chosen})
     on_device = [weight for weight in moved if residency.here[weight]]
@@ -42,6 +43,7 @@ class _StepWriter:
         self.here = [True] * len(cycle.tensors)
         self.fresh = [False] * len(cycle.tensors)
         for interval in self.chosen:
+            # A weight that nothing changes has an up-to-date host copy from the start.
             self.fresh[interval.weight] |= interval.version == FROZEN
         self.waiting = [False] * len(cycle.tensors)
         self.leaving: dict[int, list[int]] = {}
@@ -61,6 +63,7 @@ class _StepWriter:
                 weight = cycle.changed_by[token - cycle.runs][0]
                 self.fresh[weight] = True
                 steps.append(offload(cycle.tensors[weight]))
+                # The device's copy goes only now: before, it was the one up-to-date copy.
                 if self.waiting[weight]:
                     steps += self._leave(weight)
             else:

@@ -50,6 +50,7 @@ def with_alternatives(drops: Drops, runs: Sequence[Run]) -> Alternatives:
     made, inside, at = list[Run](), list[int](), dict[tuple[int, int], int]()
     for slot, wanted in enumerate(slots):
         for position in wanted:
+            # Alternatives stand before the run of their slot.
             at[position, slot] = len(made)
             made.append((runs[position][0], ABSENT))
         if slot < len(runs):
@@ -71,6 +72,7 @@ def _earlier(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
             operation, mode = runs[position]
             if operation not in operations.comm:
                 continue
+            # It is to end where it stands now, or when the collective after it has to begin.
             begin = min(due, starts[position]) - look_ahead * float(operations.time[operation])
             slot = max(first[position], int(np.searchsorted(starts, begin, "right")) - 1)
             if slot < position:
@@ -92,8 +94,10 @@ def _later(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
         elif operation in drops.movable:
             ready = max((ends[x] for x in graph.read_lists[operation] if x in ends), default=0.0)
             for look_ahead in LOOK_AHEADS:
+                # Seconds from the present place to where the collective has ended, stretched.
                 late = starts[position] + look_ahead * (ready - starts[position])
                 slot = min(int(np.searchsorted(starts, late)), len(runs))
+                # The next slot is the same place.
                 if slot > position + 1:
                     yield position, slot
 
@@ -106,6 +110,7 @@ def _first_slots(drops: Drops, runs: Sequence[Run]) -> list[int]:
     for position, (operation, mode) in enumerate(runs):
         made: list[int] = graph.operations.writes[operation].tolist()
         read, mutated = graph.read_lists[operation], graph.mutate_lists[operation]
+        # After what it reads was made, and after the last use of what it overwrites.
         found.append(max((*(changed[x] for x in read), *(touched[x] for x in (*made, *mutated))), default=0))
         if mode != ABSENT:
             for x in (*made, *mutated):

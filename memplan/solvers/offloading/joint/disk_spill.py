@@ -32,6 +32,7 @@ def _spill_from(state: State, memory: int, look_ahead: float) -> None:
         middle = (low + high) // 2
         _set(state, candidates, middle, memory)
         exceeded = _is_exceeded(state, memory, look_ahead)
+        # The more intervals go deeper, the less lies in this memory.
         low, high = (middle + 1, high) if exceeded else (low, middle)
     _set(state, candidates, low, memory)
 
@@ -44,6 +45,7 @@ def may_lie_below(state: State, tensor: int) -> bool:
     """Tell whether a tensor may be below the host as decided: a persistent one must start there and nowhere
     else."""
     starts = state.starts_on(tensor)
+    # `starts` is a set of memories as bits: just one, and that from the disk down.
     return not state.cyclic[tensor] or (starts >= 1 << Memory.DISK and starts & (starts - 1) == 0)
 
 
@@ -60,6 +62,7 @@ def _longest(state: State, memory: int) -> list[TensorUse]:
         each
         for each in state.intervals
         if state.offloaded.get(each.place, Memory.DEVICE) in _ends(memory)
+        # Positions from `runs` on are of the next iteration: the interval spans the end.
         and (each.before >= runs or not state.cyclic[each.tensor])
         and each.tensor not in state.graph.tensors.spread
     ]
@@ -78,4 +81,5 @@ def _set(state: State, candidates: Sequence[TensorUse], count: int, memory: int)
     """Send the first `count` candidates below a memory, and the others to it."""
     state.send(candidates[:count], memory + 1)
     state.send(candidates[count:], memory)
+    # Last: where a persistent tensor starts depends on all of its intervals.
     state.send([where for where in candidates[:count] if not may_lie_below(state, where[0])], memory)

@@ -24,6 +24,7 @@ from .state import State
 def first_schedule(problem: Problem, cancelled: Callable[[], bool]) -> SolverResult:
     """Return a schedule within the budget. Raises NotAcceptedError if none is found at once."""
     machine = require_links(NAME, problem)
+    # Compiling takes longer than the moment that this may take.
     if not all(code.available() for code in CODES):
         raise NotAcceptedError("the code of joint is not compiled yet")
     load(Options())
@@ -42,6 +43,7 @@ def first_schedule(problem: Problem, cancelled: Callable[[], bool]) -> SolverRes
 
 def _filled(state: State, smallest: list[int]) -> Schedule | None:
     """Return a schedule without recomputation. smallest: bytes of tensors that may leave, tried in order."""
+    # The largest first: small tensors leave only if the budget needs it.
     for state.smallest in smallest:
         state.send_all()
         if state.demand <= state.budget:

@@ -41,6 +41,7 @@ class LpGuide:
 
     def __init__(self, drops: Drops, advice: Fractions, places: Sequence[int]) -> None:
         self.drops, self._on_cpu = drops, advice.on_cpu
+        # Below 0: the iteration's start, which is no operation's.
         known = [s for s, moment in enumerate(advice.moments) if moment >= 0]
         self._moments = np.array([advice.moments[s] for s in known], np.int64)
         self._positions = np.array(places, np.int64)[self._moments]
@@ -54,6 +55,7 @@ class LpGuide:
         """
         kept, seconds = self._kept(state, intervals), durations(state, intervals)
         sizes = state.graph.tensors.bytes[[interval.tensor for interval in intervals]]
+        # The last key sorts first.
         return [intervals[number] for number in np.lexsort((-sizes, seconds, -kept)).tolist()]
 
     def _kept(self, state: State, intervals: Sequence[OffloadInterval]) -> Floats:
@@ -61,6 +63,7 @@ class LpGuide:
         spans."""
         rows = np.array(intervals, np.int64).reshape(-1, 3)
         after, before, runs = rows[:, 1, None], rows[:, 2, None], len(state.runs)
+        # An interval may reach into the next iteration, whose positions are higher by `runs`.
         inside = [(after < at) & (at < before) for at in (self._positions, self._positions + runs)]
         there = self._there[:, rows[:, 0]].T
         return np.round(_mean(there, inside[0] | inside[1], _KEPT_IF_UNKNOWN), _DIGITS)
@@ -86,6 +89,7 @@ class LpGuide:
             forward = max(self._place[o] for o in users if o < drops.boundary)
             backward = min(self._place[o] for o in users if o >= drops.boundary)
             inside = (forward < self._moments) & (self._moments < backward)
+            # On the device and below at once adds up to more than 1.
             part = _mean(np.minimum(parts[:, x], 1.0)[None], inside[None], 1.0)[0]
             found[x] = round(float(part), _DIGITS)
         return found
@@ -93,9 +97,11 @@ class LpGuide:
     def _for_the_cpu(self, updates: Sequence[int]) -> frozenset[int]:
         times = self.drops.graph.operations.time
         on_cpu = {o: float(self._on_cpu[self._place[o]]) for o in updates}
+        # Seconds of device time that the program moves to the CPU.
         left = sum(part * times[o] for o, part in on_cpu.items())
         chosen: set[int] = set()
         for update in sorted(updates, key=lambda o: -on_cpu[o]):
+            # The next would overshoot by more than leaving it out falls short.
             if left < times[update] / 2:
                 break
             chosen.add(update)

@@ -20,6 +20,7 @@ from ....planner.schedule.sequence import Run
 def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
     """Return the same runs, with updates moved to the front as far as they can go."""
     others, updates = updates_apart(graph, runs)
+    # Number 0 sorts a run before the updates that wait for it, which keep their own order.
     places = [(position, 0, run) for position, run in enumerate(others)]
     places += [(position, number, run) for number, (position, run) in enumerate(updates, start=1)]
     return [run for _position, _number, run in sorted(places, key=lambda place: place[:2])]
@@ -37,6 +38,7 @@ def updates_apart(graph: Graph, runs: Sequence[Run]) -> tuple[list[Run], list[tu
     for run in runs:
         if run[0] in moved:
             before = (*_before(graph, run[0]), drawn.get(run[0]))
+            # An update that waits for another takes over its place: that one's entry is in `last` by now.
             last[run[0]] = max((last[o] for o in before if o in last), default=-1)
             updates.append((last[run[0]], run))
     return others, updates
@@ -46,11 +48,13 @@ def movable_updates(graph: Graph) -> set[int]:
     """Return the updates that no other operation waits for, except updates that none waits for either."""
     drawn = _drawn(graph)
     moved = set(np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist())
+    # Backwards: by the time an update is looked at, all that wait for it have spoken.
     for operation in reversed(range(len(graph.operations))):
         if operation not in moved:
             for x in graph.input_lists[operation]:
                 moved.difference_update(graph.producers[x].tolist())
                 moved.difference_update(_earlier(graph.mutators[x].tolist(), operation))
+            # Without one the default is the operation itself, which isn't in `moved`.
             moved.discard(drawn.get(operation, operation))
     return moved
 

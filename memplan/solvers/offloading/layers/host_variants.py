@@ -15,6 +15,7 @@ def variants_on_host(graph: Graph, operation: int) -> list[tuple[float, int]]:
     used = graph.input_lists[operation]
     if any(graph.tensors.kind[x] == Kind.INPUT for x in used):
         return []
+    # A sum whose other addends are made on the device.
     if any(len(graph.producers[x]) > 1 for x in written):
         return []
     whole = (n for n, mode in enumerate(modes, start=1) if mode.on_host and len(mode.writes) == len(written))

@@ -32,6 +32,7 @@ def uses_of(graph: Graph, runs: Sequence[Run]) -> tuple[Positions, Positions]:
         uses = host if graph.on_host(operation, mode) else device
         below = graph.made_on_host(operation, mode)
         made = (x for x, _bit in graph.contributions(operation, mode))
+        # A set: a tensor that a run reads and writes has one use there.
         for x in {*graph.input_lists[operation], *made}:
             (host if x in below else uses).setdefault(x, []).append(position)
     return device, host
@@ -46,6 +47,7 @@ class Uses:
 
     def section_ends(self, x: int) -> list[int]:
         """Return the last use on the device in each section that has one."""
+        # In order, so the last use of a section overwrites the others.
         last = {self.plan.section(position): position for position in self.device.get(x, ())}
         return list(last.values())
 
@@ -89,6 +91,7 @@ def activation_intervals(uses: Uses, swapped: Mapping[int, Memory]) -> dict[Tens
     offloaded: dict[TensorUse, Memory] = {}
     for x, memory in swapped.items():
         before = [position for position in uses.device.get(x, ()) if position < boundary]
+        # Without a use after the turn it is dead by then: an interval would have no end.
         if before and uses.device[x][-1] > boundary:
             offloaded[x, before[-1]] = memory
     return offloaded

@@ -44,6 +44,7 @@ def refused(
     """
     graph, tried = problem.graph, list(residencies)
     endless = replace(machine, device_capacity=None)
+    # A device without limit: if a residency fails even so, the host or the disk is too small.
     held = [simulate_residency(graph, endless, 2**62, residency) for residency in tried]
     least = [found[1].least_budget for found in held if found]
     if least:
@@ -53,6 +54,7 @@ def refused(
     room = _spelled(machine.host_capacity, machine.disk_capacity, machine.pinned)
     if not needed:
         return NotAcceptedError(f"{solver} needs more than {room}")
+    # One residency's three figures: the least of each apart might belong to none.
     host, disk, pinned = min(needed, key=sum)
     need = _spelled(host, disk or None, None if machine.pinned is None else pinned)
     return NotAcceptedError(f"{solver} needs {need}; the machine has {room}")

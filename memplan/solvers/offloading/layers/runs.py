@@ -39,6 +39,7 @@ class LayerRuns:
 
     @property
     def turn(self) -> int:
+        # 2 n − 1 sections of n layers and the end make 2 n starts; section n − 1 is the turn.
         return len(self.starts) // 2 - 1
 
     def section(self, position: int) -> int:
@@ -73,6 +74,7 @@ def always_kept(layers: TrainingLayers) -> set[int]:
     for number, layer in enumerate(layers.layers):
         inside.update(layer.backward)
         for operation in layer.backward:
+            # Another layer's backward would have to run this layer's forward.
             kept.update(x for x in graph.read_lists[operation] if producer.get(x, number) != number)
     for operation in set(layers.order) - inside:
         kept.update(x for x in graph.read_lists[operation] if x in producer)
@@ -109,14 +111,17 @@ def layer_runs(
         starts.append(len(runs))
         runs += _first_runs(layers, number, kept)
     starts.append(len(runs))
+    # The turn: the last layer's forward and backward are one section.
     runs += in_default_mode((*layers.layers[-1].forward, *layers.layers[-1].backward))
     for number in reversed(range(count - 1)):
         starts.append(len(runs))
+        # Only what this layer's backward reads, and not what the variant could make besides.
         runs += [(o, lightest_mode(graph, o, x)) for o, x in recomputed(layers, number, kept).items()]
         runs += in_default_mode(layers.layers[number].backward)
     own = {operation for operation, _mode in runs}
     rest = _rest(layers, own, host=host)
     whole = [*runs, *_by_first_use(graph, runs, rest)] if after else early_updates(graph, [*runs, *rest])
+    # Updates in between shift the positions: `starts` counts the layers' own runs alone.
     place = [*(position for position, (operation, _mode) in enumerate(whole) if operation in own), len(whole)]
     return LayerRuns(
         whole,
@@ -131,6 +136,7 @@ def _first_runs(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> 
     recomputes."""
     graph, forward = layers.graph, layers.layers[number].forward
     later = recomputed(layers, number, kept)
+    # What backward doesn't recompute must run now; random operations too, to draw in traced order.
     always = {o for o in forward if o not in later or graph.operations.random[o]}
     targets = {x for o in forward for x, _bit in graph.contributions(o) if x in kept}
     wanted = producers(graph, forward, targets, frozenset(), always)
@@ -152,6 +158,7 @@ def _by_first_use(graph: Graph, runs: Sequence[Run], rest: list[Run]) -> list[Ru
     changed = [x for o, _mode in rest for x in graph.mutate_lists[o]]
     others = [x for o, _mode in rest for x in set(graph.read_lists[o]) - set(graph.mutate_lists[o])]
     made = any(graph.contributions(o, mode) for o, mode in rest)
+    # One update changes or makes what another reads or changes: their order matters.
     if made or len(set(changed)) < len(changed) or not set(changed).isdisjoint(others):
         return rest
     first: dict[int, int] = {}

@@ -121,6 +121,7 @@ def training_layers(solver: str, graph: Graph) -> TrainingLayers:
             raise NotAcceptedError(f"{solver} takes one update of each tensor; {name} has several")
     finest = chain_of(graph)
     firsts = sorted(set(_first_readers(graph, finest).values()))
+    # Block 0 must begin a layer; so what comes before the first weight joins that weight's layer.
     chain = finest.joined([0, *firsts[1:]])
     if len(chain.blocks) < 2:
         raise NotAcceptedError(f"{solver} takes chains of layers with weights; {graph.name} is none")
@@ -138,6 +139,7 @@ def training_layers(solver: str, graph: Graph) -> TrainingLayers:
             weights=tuple(weights[number]),
             gradients=_of_kind(graph, (graph.read_lists[o] for o in updates[number]), Kind.PARAMETER_GRADIENT)
             if updates[number]
+            # A graph without updates leaves its gradients as results.
             else _results(graph, block.backward),
             states=_of_kind(graph, (graph.input_lists[o] for o in updates[number]), Kind.OPTIMIZER_STATE),
             output=block.output,
@@ -151,6 +153,7 @@ def _first_readers(graph: Graph, chain: Chain) -> dict[int, int]:
     """Return per weight the first block whose forward reads it; without one, the last whose backward does."""
     kind = graph.tensors.kind
     passes = [(number, block.forward) for number, block in enumerate(chain.blocks)]
+    # Weights that only backward reads come after all forward ones: `setdefault` keeps the first.
     passes += [(number, block.backward) for number, block in reversed(list(enumerate(chain.blocks)))]
     first: dict[int, int] = {}
     for number, operations in passes:
@@ -172,6 +175,7 @@ def _updates(graph: Graph, chain: Chain, owner: dict[int, int]) -> list[list[int
         if graph.operations.phase[operation] == Phase.UPDATE:
             changed = [owner[x] for x in graph.mutate_lists[operation] if x in owner]
             if changed:
+                # The first layer: its gradients are complete last, which such an update waits for.
                 rows[min(changed)].append(operation)
     return rows
 

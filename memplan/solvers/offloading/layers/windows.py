@@ -13,7 +13,9 @@ from collections.abc import Set as AbstractSet
 
 def window(step: int, layers: int, size: int) -> range:
     """Return the layers in a window of `size` at a step; steps count on into the next iteration."""
+    # Two steps a layer, and an iteration follows the other.
     step %= 2 * layers
+    # Backward the window extends downward from layer 2n − 1 − step; at both ends it stops.
     first = min(step, layers - size) if step < layers else max(2 * layers - step - size, 0)
     return range(first, first + size)
 
@@ -23,6 +25,7 @@ def entered(members: AbstractSet[int], steps: range, layers: int, size: int) -> 
 
     None: it has been in the window since its use at their start. members: the layers that use the tensor.
     """
+    # From the use backwards: the last step without the tensor is just before it enters.
     for step in reversed(range(steps.start + 1, steps.stop + 1)):
         if members.isdisjoint(window(step, layers, size)):
             return step + 1

@@ -119,11 +119,13 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     )
     options.report(amounts.estimate_text())
     with clock.until_interrupted():
+        # The clock is looked at after a try, so that there is at least one answer.
         while len(amounts.tried) < settings.amounts and (count := amounts.next_count()) is not None:
             amounts.try_count(count)
             if clock.expired:
                 break
         if amounts.best is not None and clock.goes_on():
+            # More look-aheads for the best amount alone: each is a simulation.
             amounts.try_count(amounts.best[2], LOOK_AHEADS)
     if amounts.best is None:
         clock.raise_if_interrupted()

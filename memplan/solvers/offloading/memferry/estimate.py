@@ -39,10 +39,12 @@ _FETCHED_LATER = (Treatment.DFGB, Treatment.TWICE)
 def forward_estimate(costs: Sequence[Costs], treatments: Sequence[Treatment]) -> tuple[float, float]:
     """Return the seconds until the forward part ends, and until the link is free: T_all, and T_all -
     T_res."""
+    # Both clocks run from the iteration's start: line 3's max(T_trans(l), 0) lacks − T_res.
     compute = link = 0.0
     for layer, treatment in zip(costs, treatments, strict=True):
         if treatment in _FETCHED_FIRST:
             link += layer.fetch
+            # The link never waits for a computation: weights lie on the host, and memory is not modelled.
             compute = max(compute, link) + layer.forward
         else:
             compute += layer.direct_forward
@@ -54,6 +56,7 @@ def estimate(costs: Sequence[Costs], treatments: Sequence[Treatment]) -> float:
     """Return the seconds of the forward and the backward part."""
     compute, link = forward_estimate(costs, treatments)
     for layer, treatment in zip(reversed(costs), reversed(treatments), strict=True):
+        # Before the wait: what runs between two layers doesn't read the weights.
         compute += layer.between_backward
         if treatment in _FETCHED_LATER:
             link += layer.fetch

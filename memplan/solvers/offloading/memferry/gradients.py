@@ -65,6 +65,7 @@ def gradient_layers(graph: Graph) -> list[GradientLayer]:
 def _layer(graph: Graph, gradients: tuple[int, ...], producers: tuple[int, ...]) -> GradientLayer:
     default = [(o, DEFAULT_MODE) for o in producers]
     variants = [variant for run in default if (variant := written_below(graph, run, gradients))]
+    # All producers or none: contributions to one gradient can't be in two memories.
     direct = len(variants) == len(default)
     gain = sum(graph.seconds(*run) for run in variants) - sum(graph.seconds(*run) for run in default)
     size = int(graph.tensors.bytes[list(gradients)].sum())
@@ -78,6 +79,7 @@ def written_below(graph: Graph, run: Run, gradients: Collection[int]) -> Run | N
     The fastest such variant is taken; None if there is none.
     """
     operation, mode = run
+    # Modes count from 1; 0 is the baseline variant, which reads nothing there.
     reads = graph.operations.modes[operation][mode - 1].reads_host if mode else ()
     made = {x for x, _bit in graph.contributions(operation, mode)}
     return variant(graph, run, set(reads), made.intersection(gradients))
@@ -104,11 +106,13 @@ def kept_gradients(sizes: Sequence[int], gains: Sequence[float], room: int, unit
     """
     if room <= 0 or not sizes:
         return []
+    # Bytes of a column.
     unit = max(gcd(*sizes), -(-room // units), 1)
     whole = room // unit
     table = np.zeros((len(sizes) + 1, whole + 1))
     for row, (size, gain) in enumerate(zip(sizes, gains, strict=True), start=1):
         table[row] = table[row - 1]
+        # Rounded up, so that the kept gradients never exceed the room.
         slots = -(-size // unit)
         if slots <= whole:
             with_it = table[row - 1, : whole + 1 - slots] + gain
@@ -116,6 +120,7 @@ def kept_gradients(sizes: Sequence[int], gains: Sequence[float], room: int, unit
     kept: list[int] = []
     left = whole
     for row in range(len(sizes), 0, -1):
+        # Strictly: a gradient that gains nothing is not worth its memory.
         if table[row, left] > table[row - 1, left]:
             kept.append(row - 1)
             left -= -(-sizes[row - 1] // unit)

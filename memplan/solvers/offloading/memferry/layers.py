@@ -61,6 +61,7 @@ def weight_layers(graph: Graph, runs: Sequence[Run]) -> list[WeightLayer]:
     group = groups(weights_read(graph, runs[p][0]) for p in readers)
     members: dict[int, list[int]] = {}
     for position in readers:
+        # Any weight of the run will do: all of a run are in one group.
         members.setdefault(group[weights_read(graph, runs[position][0])[0]], []).append(position)
     return [
         WeightLayer(
@@ -92,10 +93,12 @@ def variant(graph: Graph, run: Run, reads_host: set[int], writes_host: set[int])
     written = graph.operations.writes[operation].tolist()
     writes = set(written if mode_index == DEFAULT_MODE else modes[mode_index - 1].writes)
     variants = [
+        # The number breaks ties, so that the choice is deterministic.
         (mode.time, number)
         for number, mode in enumerate(modes, start=1)
         if not mode.on_host
         and (set(mode.reads_host), set(mode.writes_host)) == (reads_host, writes_host)
+        # Equal, not a superset: more results would take memory that the run it replaces doesn't.
         and set(mode.writes) == writes
     ]
     return (operation, min(variants)[1]) if variants else None
@@ -129,6 +132,7 @@ def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h
 
 def _direct_seconds(graph: Graph, run: Run) -> float:
     direct = direct_run(graph, run)
+    # One run that can't read the weights there makes the sum ∞: never chosen for the layer.
     return inf if direct is None else graph.seconds(*direct)
 
 
@@ -139,7 +143,7 @@ def groups(rows: Iterable[Sequence[int]]) -> dict[int, int]:
 
     def find(x: int) -> int:
         while leader.setdefault(x, x) != x:
-            leader[x] = leader[leader[x]]
+            leader[x] = leader[leader[x]]  # halves the path
             x = leader[x]
         return x
 
@@ -167,6 +171,7 @@ def _between(
         if position in starts_backward:
             backward[starts_backward[position]] += waiting
             waiting = 0.0
+        # Counted with its layer, or the same in every plan.
         if position in reading or graph.operations.phase[operation] == Phase.UPDATE:
             continue
         if position < turn and last >= 0:

@@ -58,6 +58,7 @@ class Plan:
         layers = gradient_layers(graph)
         kept = kept_layers(layers, reserve, direct=direct)
         self.kept = [x for layer in kept for x in layer.gradients]
+        # Kept ones are left out: they're produced on the device, at its speed.
         self._below = [layer for layer in layers if direct and layer.direct and layer not in kept]
         self.runs = self._writing_below(with_host_updates(solver, graph, runs))
         self.layers: list[WeightLayer] = weight_layers(graph, self.runs)
@@ -173,6 +174,7 @@ def _offloaded_between(
     last: dict[int, int] = {}
     for layer, treatment in zip(layers, treatments, strict=True):
         if treatment == Treatment.TWICE and layer.backward:
+            # Positions ascend, so the last one stays.
             last |= {x: p for p in layer.forward for x in weights_read(graph, runs[p][0])}
     return list(last.items())
 
@@ -184,6 +186,7 @@ def memferry_schedule(
     found = place_prefetches(graph, machine, budget, residency)
     if found is None or not kept:
         return found
+    # Prefetches were placed with these buffers freed: simulate anew, as they may not fit now.
     schedule = _keeping(found[0], kept)
     try:
         return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures

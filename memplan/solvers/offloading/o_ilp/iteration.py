@@ -103,6 +103,7 @@ class Iteration:
         return block
 
     def backward_step(self, block: int) -> int:
+        # Mirrored: the last block's backward follows its forward directly.
         return 2 * len(self.blocks) - 1 - block
 
 
@@ -129,4 +130,5 @@ class Limits:
 
     @property
     def has_disk(self) -> bool:
+        # None means a disk without a limit.
         return self.disk_bytes != 0 and self.disk_read is not None and self.disk_write is not None

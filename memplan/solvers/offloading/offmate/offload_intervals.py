@@ -26,6 +26,7 @@ def tensor_intervals(
     are tensors.
     """
     rounding = Rounding()
+    # In the order of the cycle: what rounding leaves of one group is carried to the next.
     order = sorted(range(len(program.weights)), key=lambda g: program.weights[g].origin)
     for g in order:
         yield from _weights_offloaded(graph, program.weights[g], choice.hosted[g], x, rounding)
@@ -87,6 +88,7 @@ def _weights_offloaded(
             continue
         sizes = [int(graph.tensors.bytes[t]) for t in tensors]
         scale = sum(sizes) / whole
+        # Of the bytes stored, the device's part counts first; the CPU's part is what exceeds it.
         below = share - part if on_host else 0.0
         wanted = [min(whole, max(0.0, s - below)) * scale for s in stored]
         left = None
@@ -133,9 +135,11 @@ def _intervals_of(
     total = float(sum(sizes))
     ends = [d for d in range(1, stocks.steps) if stocks.step(d) in stocks.group.uses and kind == "weights"]
     for gap, (start, end) in enumerate(pairwise([0, *ends, stocks.steps])):
+        # A step that uses the tensors needs all of them.
         stored[start] = total
         stored[start + 1 : end] = rounding.wish((kind, gap), sizes, stored[start + 1 : end])
     if left is not None:
+        # What isn't stored must have left, also after rounding; at step 0 the update has just made it.
         left = [
             max(out, total - s) if d else 0.0 for d, (out, s) in enumerate(zip(left, stored, strict=True))
         ]
@@ -159,6 +163,7 @@ def _activation_offloaded(
     if not activation.stored or not sizes or kept <= 0:
         return
     total = float(sum(sizes))
+    # From the program's units to bytes.
     scale = total / kept
     stored = [total, *(min(total, c.value(x) * scale) for c in activation.stored.values())]
     left = [0.0, *(min(total, c.value(x) * scale) for c in activation.left.values())]

@@ -96,15 +96,17 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         report=options.report,
     )
     search.try_baseline()
+    # The bound is the sum of all operations: no copy or recomputation could make it faster.
     if search.best is not None and search.best.figures.time <= bound:
         return SolverResult(search.best.schedule, Status.OPTIMAL, bound)
     finest = chain_of(graph)
+    # Without repeats: a short chain has one number, the finest.
     counts = dict.fromkeys(min(c, settings.blocks, len(finest.blocks)) for c in (*COARSE, settings.blocks))
     *coarse, fine = (coarser(graph, finest, count) for count in counts)
     copy_seconds = sum(1.0 / rate for rate in linked.rates(graph))
 
     def iteration(chain: Chain, programs: int) -> Iteration:
-        until = monotonic() + remaining() / 4
+        until = monotonic() + remaining() / 4  # options get a quarter of what is left
         asked = Asked(settings.options, programs, settings.seconds, settings)
         return iteration_of(graph, chain, copy_seconds, asked, lambda: monotonic() < until)
 
@@ -160,5 +162,6 @@ def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: I
     for residency in residencies:
         found = place_prefetches(problem.graph, linked.machine, limits.device_bytes, residency)
         if found is not None:
+            # No program made it: its planned time is the simulated one.
             return OffmateResult(*found, found[1].time, 0.0)
     raise refused(NAME, problem, linked.machine, residencies)

@@ -73,6 +73,7 @@ def _places(
     block, most = identical[0], asked.most
     search = KeptSets(block, mean_seconds(identical))
     expensive = {x for x in search.all if _seconds_to_make(search, x) > copy_seconds * _size(block, x)}
+    # Keep, selective, recompute; what can't be recomputed is in all of them.
     kept = [search.all, frozenset(expensive | search.fixed), search.fixed][: max(1, most)]
     if most > PAPER:
         more = dict.fromkeys(search.sets(4 * most, proceed))
@@ -90,6 +91,7 @@ def _from_programs(
     least."""
     if not asked.programs:
         return []
+    # 1: of the greedy options only the two extremes, as the others are found above.
     kind = BlockOptions(identical, 1, proceed)
     greedy = len(kind.options)
     low, high = kind.saves
@@ -116,6 +118,7 @@ def _priced(block: PlacedBlock, places: Places, uncounted: AbstractSet[int]) -> 
     given = block.given | uncounted
     later = frozenset(block.members[block.forwards :])
     back = scan(graph, backward, block.after, given, later)
+    # An input that an earlier block's backward reads too is kept, and counted, by that block.
     waiting = {
         x: bits for x, bits in back.needed.items() if x in block.made or x in block.inputs - block.held
     }

@@ -45,6 +45,7 @@ def residency_of(
     for interval in tensor_intervals(graph, program, choice, x):
         at = uses.get(interval.item)
         if at:
+            # A cycle: before the first use comes the last one (index −1), after that the first.
             index = bisect_left(at, starts[interval.gone])
             last, following = at[index - 1], at[index % len(at)]
             offloaded[interval.item, last] = Memory.DISK if interval.item in disk else Memory.HOST
@@ -53,6 +54,7 @@ def residency_of(
                 leave[interval.item, last] = starts[interval.out]
     for position, (operation, mode) in enumerate(runs):
         if graph.on_host(operation, mode):
+            # A CPU update brings its states from the disk: they return after it.
             for state in disk.intersection(graph.mutate_lists[operation]):
                 offloaded[state, position] = Memory.DISK
     residency = Residency(runs, offloaded)
@@ -108,6 +110,7 @@ def start_steps(updates: Sequence[HostUpdate], times: Sequence[float]) -> list[t
     starts = [0.0, *accumulate(times)]
     now = 0.0
     order: list[tuple[int, int]] = []
+    # The second iteration starts with the queue that the first one leaves.
     for _iteration in range(2):
         order = []
         waiting: list[tuple[int, int]] = []
@@ -123,10 +126,12 @@ def start_steps(updates: Sequence[HostUpdate], times: Sequence[float]) -> list[t
                 step = next((t for t in range(len(times)) if now < starts[t + 1]), len(times))
                 order.append((max(step, updates[number].release + 1), number))
                 now += updates[number].seconds
+        # Seconds that the queue runs on into the next iteration.
         now = max(0.0, now - starts[-1])
     steps = 0
     placed: list[tuple[int, int]] = []
     for step, number in order:
+        # The queue is first in, first out: nothing starts before what is ahead of it.
         steps = max(steps, step)
         placed.append((steps, number))
     return placed

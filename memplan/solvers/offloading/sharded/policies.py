@@ -98,6 +98,7 @@ def _treatment(graph: Graph, policy: Policy | LayeredPolicy) -> _Treatment:
         after = policy.full + policy.selective
         first, then = layers[: policy.full], layers[policy.full : after]
         return _Treatment({*first}, {*then}, {*layers[: policy.resharded]})
+    # By default FSDP2 keeps the root's weights after forward, as backward begins with them.
     units = {*layers, *(_unit(graph, x) for x in graph.tensors.spread)} - {_ROOT}
     checkpointed = {way: units if policy.activations == way else set[str]() for way in ("full", "selective")}
     return _Treatment(checkpointed["full"], checkpointed["selective"], units if policy.reshard else set())
@@ -108,6 +109,7 @@ def policy_residency(graph: Graph, policy: Policy | LayeredPolicy) -> Residency:
     treatment = _treatment(graph, policy)
     keeps = isinstance(policy, Policy) and policy.activations == "all"
     recomputed = None if keeps else treatment
+    # A checkpointed layer repeats all its operations; pruned are those whose results nothing reads.
     runs = prune(graph, _updates_last(graph, _runs(graph, recomputed)))
     uses = weight_uses(graph, runs)
     loss = next(
@@ -119,9 +121,11 @@ def policy_residency(graph: Graph, policy: Policy | LayeredPolicy) -> Residency:
     for x, places in uses.items():
         unit = _unit(graph, x)
         parts = [[p for p in places if p < loss], [p for p in places if p >= loss]]
-        stays = unit not in treatment.resharded
+        stays = unit not in treatment.resharded  # from forward to backward
         for number, part in enumerate(parts):
+            # If it stays, backward gathers only what forward did not use.
             if part and not (number and stays and parts[0]):
+                # A tied weight may be used before its own unit's turn: never later than that.
                 slots[x, part[0]] = min(_slot(passes[number], unit), part[0])
         if all(parts) and not stays:
             offloaded[x, parts[0][-1]] = Memory.PEERS
@@ -152,6 +156,7 @@ def _saved(graph: Graph) -> frozenset[int]:
         if graph.operations.phase[o] == Phase.FORWARD
     ]
     products = [o for o, name in forward if _PRODUCT.search(name)]
+    # As torchtitan's policy: the first, the third, … product in traced order.
     return frozenset(products[::2]) | {o for o, name in forward if _ATTENTION in name}
 
 
@@ -191,6 +196,7 @@ def _unit_starts(graph: Graph, uses: dict[int, list[int]], inside: range) -> lis
 def _slot(starts: Sequence[tuple[int, str]], unit: str) -> int:
     """Return the run before which a unit's weights are gathered: the first of the unit before."""
     number = [name for _place, name in starts].index(unit)
+    # The first unit has none before it: at its own start.
     return 0 if unit == _ROOT else starts[max(0, number - 1)][0]
 
 

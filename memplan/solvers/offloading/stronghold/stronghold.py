@@ -103,6 +103,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     with search.clock.until_interrupted():
         for states in search.memories:
             for checkpoint in search.checkpoint_choices():
+                # The disk is slower than the host: not tried once a window fits with the host.
                 if search.best is None or search.best.states == states:
                     search.search(checkpoint, states)
     if search.best is None:
@@ -141,7 +142,9 @@ class _WindowSearch:
         figures = layer_figures(self.layers, plan, self.linked)
         room = room_for_windows(self.layers, plan.runs, self.limit)
         window = working_window(figures, room, self.settings.call_seconds)
+        # Analytic: from the model's size down, and the first that fits is the answer.
         for size in self._sizes(window):
+            # The time limit waits for the first window that fits, or for the proof that none does.
             if self.best is not None and self.clock.expired:
                 return
             residency = window_residency(self.layers, plan, size, states)
@@ -180,10 +183,11 @@ class _WindowSearch:
             yield self.settings.window
             return
         if self.settings.windows == "analytic":
+            # 0: the model, whose memory is a sum of maxima, fits none; the simulator decides on one layer.
             yield from range(max(window.size, 1), 0, -1)
             return
         most = len(self.layers.layers)
-        step = -(-most // _TRIED)
+        step = -(-most // _TRIED)  # rounded up: at most `_TRIED` sizes
         yield from dict.fromkeys([max(window.size, 1), 1, *range(most, 0, -step)])
 
 
@@ -204,6 +208,7 @@ def layer_figures(found: TrainingLayers, plan: LayerRuns, linked: LinkedMachine)
     forward, backward = [0.0] * len(found.layers), [0.0] * len(found.layers)
     for position, (operation, mode) in enumerate(plan.runs):
         if graph.operations.phase[operation] != Phase.UPDATE:
+            # By position, not phase: a forward operation recomputed in backward costs t_bp.
             seconds = backward if position >= plan.first_backward else forward
             seconds[plan.layer_of[plan.section(position)]] += graph.seconds(operation, mode)
     return [
@@ -236,11 +241,13 @@ def _figures(
         fetch=linked.h2d.total_seconds(found.sizes(layer.weights)),
         forward_return=linked.d2h.total_seconds(found.sizes(layer.weights)),
         backward_return=linked.d2h.total_seconds(
+            # Updated on the device, the weights return; updated by the CPU, only the gradients do.
             found.sizes(layer.weights if host is None else layer.gradients)
         ),
         host_update=None if host is None else sum(graph.seconds(*run) for run in host),
         device_update=found.seconds(layer.updates),
         weights=weights,
         gradients=gradients,
+        # Without a CPU update they stay, and `room_for_windows` has subtracted them.
         states=0 if host is None else found.size(layer.states),
     )

@@ -54,6 +54,7 @@ class LayerFigures:
 
 def iteration_seconds(layers: Sequence[LayerFigures], size: int, call_seconds: float = 0.0) -> float:
     """Return the left side of (4): all computations, the calls, the updates on the device."""
+    # 2 t_async in the forward pass, 3 in the backward pass.
     passes = sum(layer.forward + layer.backward + 5 * call_seconds for layer in layers)
     return passes + _device_updates(layers, size)
 
@@ -69,6 +70,7 @@ def _device_updates(layers: Sequence[LayerFigures], size: int) -> float:
 def fits(layers: Sequence[LayerFigures], size: int, room: int) -> bool:
     """Tell whether (1c), (2c) hold at every place of the window, with the states of the first `size`
     layers."""
+    # The first window is updated on the device, so its states stay there at every place.
     states = sum(layer.states for layer in layers[:size])
     for window, following in _places(layers, size):
         buffer = following.weights if following else 0
@@ -85,15 +87,18 @@ def fetched_in_time(layers: Sequence[LayerFigures], size: int, call_seconds: flo
     """Tell whether (1b), (2b) hold: a window's computations last as long as what moves meanwhile, at every
     place."""
     for window, following in _places(layers, size):
+        # (1b)
         busy = sum(layer.forward + 2 * call_seconds for layer in window)
         if following and busy < following.fetch:
             return False
     last: LayerFigures | None = None
     for window, following in _places(layers[::-1], size):
+        # (2b); the print has t_fp here.
         busy = sum(layer.backward + 3 * call_seconds for layer in window)
         moved = max(following.fetch if following else 0.0, last.backward_return if last else 0.0)
         if busy < moved:
             return False
+        # Passes run backward here: the first of the window is the next to leave.
         last = window[0]
     return True
 
@@ -120,10 +125,12 @@ def recycled_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
 def updated_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
     """Tell whether (3) holds layer by layer: a CPU update is no longer than the passes of the layers
     before."""
+    # The device's updates end the iteration, so they too are time that CPU updates have.
     available = _device_updates(layers, size)
     for number, layer in enumerate(layers):
         if number >= size and (layer.host_update or 0.0) > available:
             return False
+        # After the test: (3) counts the layers before k; the print counts k too.
         available += layer.forward + layer.backward
     return True
 
@@ -137,10 +144,13 @@ def queue_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
         layer = layers[number]
         clock += layer.backward
         if number >= size:
+            # One queue: an update starts once its gradient has arrived and the update before it has ended.
             finished = max(finished, clock + layer.backward_return) + (layer.host_update or 0.0)
             ends.append(finished)
     needed = clock + _device_updates(layers, size)
+    # The first window stays on the device: the first fetch is for the layer after it.
     needed += sum(layer.forward for layer in layers[:size])
+    # `ends` goes from the last layer down, the next forward from the first one up.
     for layer, end in zip(layers[size:], reversed(ends), strict=True):
         if end + layer.fetch > needed:
             return False
@@ -152,6 +162,7 @@ def _places(
     layers: Sequence[LayerFigures], size: int
 ) -> Iterator[tuple[Sequence[LayerFigures], LayerFigures | None]]:
     """Yield every place of the window in a pass, and the layer that is fetched there, if one is left."""
+    # A window as large as the pass has one place, and fetches nothing there.
     for first in range(max(1, len(layers) - size + 1)):
         end = first + size
         yield layers[first:end], layers[end] if end < len(layers) else None
@@ -184,6 +195,7 @@ class Window:
 def working_window(layers: Sequence[LayerFigures], room: int, call_seconds: float = 0.0) -> Window:
     """Return the smallest window that hides everything; if none does, the largest that fits."""
     sizes = range(1, len(layers) + 1)
+    # Memory grows with m. Index i is size i + 1: the first index that fails is the largest size that fits.
     largest = bisect_left(sizes, True, key=lambda m: not fits(layers, m, room))
     needed = next((m for m in sizes if fetched_in_time(layers, m, call_seconds)), None)
     size = next((m for m in sizes[:largest] if _all_hidden(layers, m, call_seconds)), None)

@@ -47,6 +47,7 @@ def _schedules(cycle: Cycle) -> Iterator[Schedule]:
             if order is not None:
                 found += 1
                 yield schedule_of_order(copied, order)
+        # The closer variants are for budgets in which the first ones find no place.
         if found:
             return
     copied = copied_each_time(cycle, range(len(cycle.intervals)))
@@ -56,14 +57,16 @@ def _schedules(cycle: Cycle) -> Iterator[Schedule]:
 def copied_each_time(cycle: Cycle, chosen: Iterable[int]) -> Cycle:
     """Return the cycle as if weights changed where chosen intervals end, except the last of each version."""
     intervals, changed_by = list(cycle.intervals), list(cycle.changed_by)
-    last: dict[int, int] = {}
+    last: dict[int, int] = {}  # of a version: its chosen interval before
 
     def since_change(number: int) -> tuple[int, int]:
         _weight, after, _before, version = cycle.intervals[number]
+        # Runs since the version was made, around the iteration's end.
         return version, (after - cycle.changed_by[version][1]) % cycle.runs
 
     for number in sorted((a for a in chosen if cycle.intervals[a].version != FROZEN), key=since_change):
         weight, _after, _before, version = cycle.intervals[number]
+        # Every interval but a version's first has a version of its own, made where the one before ended.
         if version in last:
             intervals[number] = intervals[number]._replace(version=len(changed_by))
             changed_by.append((weight, cycle.intervals[last[version]].before))

@@ -92,6 +92,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     search = OrderSearch(cycle, options)
     offer_starts(search, cycle)
     with search.clock.until_interrupted():
+        # With moves=0 too, if no start holds: any schedule is better than a refusal.
         if (settings.moves and not search.done) or search.best is None:
             offer_packed(search, cycle)
             search.anneal(settings.moves, settings.seed)
@@ -109,6 +110,7 @@ def published(problem: Problem, cycle: Cycle) -> SolverResult:
     """
     orders = greedy_orders(cycle, [PUBLISHED])
     schedules = [schedule_of_order(cycle, order) for order in orders]
+    # The printed algorithms check neither the host nor that a fetch fits: the simulator does.
     if not schedules or seconds_of(problem, schedules[0]) == inf:
         raise infeasible(NAME, problem, None)
     return SolverResult(schedules[0], Status.HEURISTIC, time_bound(problem.graph))
@@ -136,6 +138,7 @@ def offer_packed(search: OrderSearch, cycle: Cycle) -> None:
         chosen = least_busy_intervals(cycle, spare, min(PROGRAM_SECONDS, search.left / 4))
         if chosen is None or moved_bytes(cycle, chosen) > search.host_limit:
             continue
+        # None: the greedy's own order of transfers.
         for ranks in (None, *packed_ranks(cycle, chosen, min(PROGRAM_SECONDS, search.left / 4))):
             order = greedy_order(cycle, chosen, ranks)
             if order is not None:

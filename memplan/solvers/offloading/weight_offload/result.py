@@ -33,6 +33,7 @@ def solved(
         seconds = seconds_of(problem, schedule)
         if seconds < fastest:
             best, fastest = schedule, seconds
+        # After the comparison: at least one schedule is looked at, however short the time.
         if best is not None and clock.expired:
             break
     if best is None:
@@ -65,6 +66,7 @@ def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
 
 def must_leave(cycle: Cycle) -> int:
     """Return the least bytes of weights that must be offloaded at the run that needs most."""
+    # `need` counts no weight that may move: all of them besides would exceed the limit by so much.
     return max(0, max((cycle.idle, *cycle.need)) + sum(cycle.sizes) - cycle.limit)
 
 

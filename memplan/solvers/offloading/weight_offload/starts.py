@@ -35,6 +35,7 @@ def lazy_order(cycle: Cycle, chosen: Sequence[int]) -> list[int]:
     """Return the order in which weights are fetched right before use and copied to the host once changed."""
     fetches: dict[int, list[int]] = {}
     stores: dict[int, list[int]] = {}
+    # Where the numbers of fetches and of copies to the host begin in an order (cycles/replay.py).
     fetch, store = cycle.runs + len(cycle.changed_by), cycle.runs
     for number in chosen:
         fetches.setdefault(cycle.intervals[number].before, []).append(fetch + number)

@@ -67,6 +67,7 @@ def zero_residency(
         outputs = [layer.output for layer in layers.layers if layer.output is not None]
         offloaded |= activation_intervals(uses, dict.fromkeys(outputs, Memory.HOST))
     back = dict(_one_layer_ahead(uses, plan, offloaded)) if ahead else {}
+    # On the device, but changed on the CPU: each comes back once it is updated.
     if weights is None:
         back |= dict(_behind_updates(layers, uses))
     return Residency(plan.runs, offloaded, prefetch_slots=back)
@@ -92,5 +93,6 @@ def _one_layer_ahead(
     for x in dict.fromkeys(x for x, _position in offloaded):
         for last, first in pairwise(uses.device.get(x, ())):
             section = plan.section(first)
+            # Last used in the section before: it could not leave and be back in time, so it has no slot.
             if (x, last) in offloaded and plan.section(last) < section - 1:
                 yield (x, first), plan.starts[section - 1]

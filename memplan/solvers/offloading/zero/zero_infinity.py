@@ -47,6 +47,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     residencies = [
         zero_residency(layers, rule, states, states, ahead=ahead)
         for rule in activation_rules(settings.activations)
+        # The faster first, rule by rule: one layer ahead takes the memory of two.
         for ahead in (True, False)
     ]
     return SolverResult(first_that_fits(NAME, problem, machine, residencies)[0], Status.HEURISTIC)

@@ -70,17 +70,20 @@ class KeptSets:
             if not graph.operations.recompute[block.members[p]] or graph.mutate_lists[block.members[p]]
         }
         unmakable = {x for x in block.made if self.once.intersection(self.producers[x])}
+        # What must exist after backward can't be dropped either: nothing would make it in time.
         self.fixed: Kept = frozenset(x for x in self.all if x in unmakable or x in stay)
 
     def sets(self, tries: int, proceed: Callable[[], bool]) -> Iterator[Kept]:
         """Yield sets from all to none, then from none to all."""
         for shrinking in (True, False):
             kept = self.all if shrinking else self.fixed
+            # A step prices every tensor, and there are two directions: `tries` sets in all.
             steps = max(1, tries // max(1, 2 * len(self.all)))
             many = -(-len(self.all - self.fixed) // steps)
             now = self._cost(kept)
             while proceed() and (choices := kept - self.fixed if shrinking else self.all - kept):
                 changes = sorted((self._ratio(now, self._cost(kept ^ {x})), x) for x in choices)
+                # Removes when shrinking, adds when growing.
                 kept ^= {x for _ratio, x in changes[:many]}
                 now = self._cost(kept)
                 yield kept
@@ -88,6 +91,7 @@ class KeptSets:
     @staticmethod
     def _ratio(old: tuple[float, int], new: tuple[float, int]) -> float:
         """Return the seconds per byte that saving less costs, or (negative) that saving more brings."""
+        # From or to an impossible set: first when that becomes possible, last when it stops being so.
         if inf in (old[0], new[0]):
             return inf if new[0] == inf else -inf
         seconds, saved = new[0] - old[0], abs(new[1] - old[1])
@@ -116,11 +120,13 @@ class KeptSets:
             if at_each_use:
                 there = set(kept)
             missing = self._missing(self.inputs[position], there)
+            # A recomputation after a change in place would read the new version.
             if missing is None or any(
                 not changed.isdisjoint(graph.read_lists[block.members[p]]) for p in missing
             ):
                 return None
             runs += in_default_mode([*missing, position])
+            # All that they write, also what this operation doesn't read: a later one may.
             there.update(x for p in missing for x in self.writes[p])
             changed.update(graph.mutate_lists[block.members[position]])
         return runs

@@ -65,7 +65,7 @@ class BlockOptions:
         self.seconds = mean_seconds(identical)
         self.entering = sum(self.block.graph.tensors.bytes.item(x) for x in self.block.entering)
         self.known: list[_Known] = []
-        self.bounds: list[tuple[int, int, float]] = []
+        self.bounds: list[tuple[int, int, float]] = []  # M_peak, M_save, seconds
         self.asked: set[Budgets] = set()
         self.too_large = tries > 0 and len(self.block.members) < FEWEST_OPERATIONS
         for option in greedy_options(identical, tries, proceed):
@@ -102,6 +102,7 @@ class BlockOptions:
         """Tell whether a faster option within these budgets may still be found."""
         if self.too_large or (peak, saved) in self.asked or peak < self.peaks[0] or saved < self.saves[0]:
             return False
+        # `_best` is ∞ if no option fits: such budgets are open.
         return self._best(peak, saved) > self._bound(peak, saved) * (1 + gap)
 
     def solve(self, peak: int, saved: int, settings: Settings, seconds: float) -> None:
@@ -111,9 +112,11 @@ class BlockOptions:
             staged = rk_checkmate_program(
                 self.graph.graph,
                 peak,
+                # After the last block backward follows at once: nothing waits.
                 None if self.block.is_last else saved,
                 most_entries=MOST_ENTRIES,
             )
+        # Its size depends on the block, not on the budgets: so will be all others.
         except TooLargeError:
             self.too_large = True
             return
@@ -127,6 +130,7 @@ class BlockOptions:
         if result.x is not None:
             self._learn(option_of(self.block, *self.graph.halves(staged.runs.sequence(result.x))))
         self.bounds.append((peak, saved, result.bound * staged.seconds))
+        # After the answer so far has been stored.
         if result.interrupted:
             raise KeyboardInterrupt
 
@@ -150,6 +154,7 @@ class BlockOptions:
     def _bound(self, peak: int, saved: int) -> float:
         """Return the seconds below which no option within these budgets runs."""
         reference = self.known[0].seconds
+        # A bound for larger budgets holds for smaller ones. Without any: the first option recomputes nothing.
         return max((b for p, s, b in self.bounds if p >= peak and s >= saved), default=reference)
 
 
@@ -176,6 +181,7 @@ def block_graph(block: PlacedBlock, seconds: Sequence[float]) -> PartGraph:
 
     def operation(position: int) -> Operation:
         row = graph.operation(block.members[position])
+        # Variants keep their ratio to the baseline's time, as that is the mean over identical blocks.
         scale = seconds[position] / row.time if row.time else 1.0
         modes = tuple(
             replace(mode, time=mode.time * scale, writes=counted(mode.writes))

@@ -71,6 +71,7 @@ def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run
     save = scan(graph, ahead, _with_output(block, kept), block.given).runs
     turn = scan(graph, ahead, kept, block.given).runs
     ran = {o for o, _mode in (*save, *scanned.runs)}
+    # What no pass needs must run once all the same.
     early = {block.members[p] for p in block.early}.union(
         o for o in block.members[: block.forwards] if o not in ran
     )
@@ -91,12 +92,15 @@ def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
     once = frozenset(block.members[block.forwards :])
     back = scan(graph, later, block.after, block.given | block.inputs, once)
     kept = _kept(block, back.needed)
+    # An input that neither this backward nor an earlier block's reads is freed in the forward part,
+    # though the chain counts it until backward (x_s): its bytes are subtracted, and may leave less than 0.
     unread = block.inputs - block.held - {x for o, _mode in later for x in graph.input_lists[o]}
     going = bytes_of(graph, unread)
     given = block.given | (block.inputs - unread)
     everything = frozenset(o for o, _mode in first)
     whole = scan(graph, first, _with_output(block, kept), given, everything)
     alone = scan(graph, turn if block.outputs else first, kept, given, everything)
+    # What only the first pass runs costs the same in all options, unless backward repeats it.
     behind_too = {o for o, _mode in later}
     twice = [run for run in first if run[0] in behind_too and run not in save]
     return OptionCost(
@@ -148,6 +152,7 @@ def _whole_at_first(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[
     result: list[Run] = []
     for o, mode in runs:
         left_out = wanted.intersection(written(graph, o)).difference(written(graph, o, mode))
+        # Later passes may use the lighter variant: what it leaves out exists by then.
         result.append((o, DEFAULT_MODE if left_out and o not in seen else mode))
         seen.add(o)
     return result
@@ -156,6 +161,7 @@ def _whole_at_first(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[
 def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:
     """Return the runs and the operations that must run too, each before those that follow in traced order."""
     order = {o: position for position, o in enumerate(block.members)}
+    # The next one is last, for `pop`.
     waiting = sorted(early, key=order.__getitem__, reverse=True)
     seen: set[int] = set()
     result: list[Run] = []

@@ -71,6 +71,7 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
         touched = {x for o in block.backward for x in (*graph.input_lists[o], *written(graph, o))}
         kept = {o for o, _mode in run.save}
         early = (
+            # Random operations too: their first draws keep the traced order.
             o not in kept or graph.operations.random.item(o) or not chain.shared.isdisjoint(written(graph, o))
             for o in block.forward
         )
@@ -88,6 +89,7 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
                 after={
                     x: _made_by_then(graph, block_of, number, x)
                     for x in sorted(staying)
+                    # Read by an earlier block's backward, or (−1) after all blocks.
                     if last.get(x, number) < number
                 },
                 entering=frozenset(x for x in touched - given if made_in.get(x, number) > number),
@@ -96,7 +98,7 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
                 is_last=number == len(runs) - 1,
             )
         )
-        inputs = outputs
+        inputs = outputs  # of the next block
     return placed
 
 
@@ -114,6 +116,7 @@ def anonymous(block: PlacedBlock) -> Hashable:
     number: dict[int, int] = {}
 
     def numbers(tensors: Sequence[int]) -> tuple[int, ...]:
+        # By first appearance, so that the numbers depend on the structure alone.
         return tuple(number.setdefault(x, len(number)) for x in tensors)
 
     rows: list[Hashable] = [
@@ -164,4 +167,5 @@ def _blocks_of(chain: Chain) -> dict[int, int]:
 def _made_by_then(graph: Graph, block_of: Mapping[int, int], number: int, x: int) -> int:
     """Return the contributions to tensor x, as bits, that exist once a block's backward part has run."""
     producers: list[int] = graph.producers[x].tolist()
+    # Backward runs from the last block: larger numbers have run by then, and all of forward (no entry).
     return sum(1 << k for k, o in enumerate(producers) if block_of.get(o, number) >= number)

@@ -42,12 +42,14 @@ class PartGraph:
 
         The result has the subgraph's numbers.
         """
+        # In stages the first run from `turn` on is the loss, or the first backward operation.
         at = next((at for at, (operation, _mode) in enumerate(runs) if operation >= self.turn), len(runs))
         return self._in_part(runs[:at]), self._in_part(runs[at:])
 
     def sequence(self, backward: Iterable[Run]) -> list[Run]:
         """Return the runs of all up to the loss, then these of the subgraph. The inverse of `halves`."""
         number = {operation: o for o, operation in enumerate(self.operations)}
+        # With the loss that was put in, which `backward` doesn't name.
         ahead = range(self.turn + (None in number))
         return in_default_mode(ahead) + [(number[operation], mode) for operation, mode in backward]
 
@@ -71,6 +73,7 @@ def part_graph(
     for _number, row in forward:
         draft.operation(**row._asdict())
     if loss:
+        # Not to be recomputed: it stands for all that runs in between.
         draft.operation(
             "loss", time=0.0, reads=loss.reads, writes=loss.writes, phase=Phase.LOSS, recompute=False
         )

@@ -70,6 +70,7 @@ class _RkCheckmateSearch(CheckmateSearch):
     def cut(self, candidate: Candidate, attempt: int) -> None:
         super().cut(candidate, attempt)
         if self.allowed is not None:
+            # Twice as much at each attempt: the backend's rounding error is unknown.
             self.allowed -= max(0, self._above(candidate)) << attempt
 
     def infeasible(self) -> InfeasibleError:
@@ -91,4 +92,5 @@ def saved_bytes(graph: Graph, runs: Sequence[Run], loss: int) -> int:
     resident = frozenset(graph.resident.nonzero()[0].tolist())
     results = {x: graph.whole_contributions[x] for x in graph.results}
     operations = frozenset(range(len(graph.operations)))
+    # What must exist before the loss is what it and all later runs need, and results made by then.
     return bytes_of(graph, scan(graph, runs[at:], results, resident, operations).needed)

@@ -71,6 +71,7 @@ def moves(blocks: int, segments: int) -> Iterator[Move]:
     """
     starts = segment_starts(blocks, segments)
     ends = [*starts[1:], blocks]
+    # The last segment has its SAVE pass at once: its backward follows.
     for b in range(starts[-1]):
         yield Pass.ADVANCE, b
     for start, end in zip(reversed(starts), reversed(ends), strict=True):
@@ -91,8 +92,10 @@ def _by_time(chained: ChainProblem, fixed: int) -> list[int]:
     if fixed:
         return [fixed]
     blocks = chained.blocks
+    # Above 32 in equal ratios: two neighbouring numbers hardly differ in time or memory.
     steps = np.unique(np.geomspace(min(32, blocks), blocks, 100).astype(int)).tolist()
     numbers = sorted({*range(1, min(32, blocks) + 1), *steps})
     times = chained.graph.operations.time
+    # Seconds of extra forward: all blocks before the last segment run twice.
     forward = np.cumsum([float(times[list(block.forward)].sum()) for block in chained.chain.blocks])
     return sorted(numbers, key=lambda k: forward[segment_starts(blocks, k)[-1] - 1] if k > 1 else 0.0)

@@ -56,12 +56,14 @@ def runs(graph: Graph) -> Iterator[Run]:
     recomputed = defaultdict[str, list[int]](list)
     for operation, layer in enumerate(layers):
         if operations.phase[operation] == Phase.BACKWARD:
+            # Popped: a layer is recomputed once, at its first backward operation.
             for repeated in recomputed.pop(layer, ()):
                 yield repeated, DEFAULT_MODE
         yield operation, DEFAULT_MODE
         changed = set(graph.mutate_lists[operation])
         if changed:
             for forwards in recomputed.values():
+                # Repeated after the change they would read the new version, or undo it.
                 forwards[:] = [o for o in forwards if changed.isdisjoint(_touched(graph, o))]
         elif layer and operations.recompute[operation] and operations.phase[operation] == Phase.FORWARD:
             recomputed[layer].append(operation)

@@ -77,9 +77,11 @@ def fastest(
         program = h_program(top, accounted, corrected=True)
         result = _search(program, gap, clock, start, report)
         clock.interrupted |= result.interrupted
+        # Rounds differ in memory, so only the least of their bounds holds for all.
         bound = min(bound, result.bound * program.seconds)
         nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
         if result.x is None:
+            # An unfinished round takes nothing from a proof before it.
             proven = proven or result.status == MilpStatus.INFEASIBLE
             return HierarchyResult(best, bound, proven, nodes)
         proven = result.status == MilpStatus.OPTIMAL
@@ -89,6 +91,7 @@ def fastest(
         if found is None:
             return HierarchyResult(best, bound, proven=False, nodes=nodes)
         if found.peak > limit:
+            # The excess, doubled each round: accounted and real bytes need not differ by a constant.
             accounted -= (found.peak - limit) << attempt
             continue
         left = limit - found.peak
@@ -98,6 +101,7 @@ def fastest(
             best = found
         if left < WORTH * limit or clock.expired:
             return HierarchyResult(best, bound, proven, nodes)
+        # The answer so far is a feasible start within more memory.
         accounted, start = accounted + left, chosen
     return HierarchyResult(best, bound, proven, nodes)
 

@@ -77,11 +77,13 @@ def options_on_grid(
     """
     baseline = default_option(piece)
     clock = Clock(seconds)
+    # The least peak is where the grid begins, so it gets a quarter of the time whatever the grid's size.
     answers = [_answer(piece, None, search(None, seconds / 4))]
     fewer = budgets.within(seconds)
     grid = _grid(piece, baseline, answers[0].peak, fewer)
     for left, pair in zip(range(len(grid), 0, -1), grid, strict=True):
         if not _known(answers, pair):
+            # Twice an equal share: many pairs are settled without a search, or early.
             share = 2 * max(0.0, clock.left) / left
             answers.append(_answer(piece, pair, search(pair, share)))
     found = [baseline, *(answer.option for answer in answers if answer.option is not None)]
@@ -92,6 +94,7 @@ def options_on_grid(
 def _known(answers: Sequence[_Answer], budget: Budget) -> bool:
     """Tell whether a looser pair of budgets has an answer that keeps these, or has none."""
     return any(
+        # A search cut short proves nothing about tighter budgets.
         answer.complete
         and (answer.option is None or (answer.peak <= budget.peak and answer.save <= budget.save))
         for answer in answers
@@ -103,6 +106,7 @@ def _grid(piece: Piece, baseline: Option, low: int, budgets: Budgets) -> list[Bu
     high = max(_taken(piece, run) for run in (baseline.first, baseline.backward))
     save = _kept(piece, baseline)
     return [
+        # `i` from 1 on: the least peak, `low`, has had its own search.
         Budget(low + (high - low) * i // budgets.peaks, save * j // budgets.saves)
         for i in range(budgets.peaks, 0, -1)
         for j in range(budgets.saves, 0, -1)
@@ -110,6 +114,7 @@ def _grid(piece: Piece, baseline: Option, low: int, budgets: Budgets) -> list[Bu
 
 
 def _taken(piece: Piece, run: Pass) -> int:
+    # Outputs count in the program's peak, not in the pass's own bytes.
     return max((step.bytes + bytes_of(piece, step.there) for step in run.steps), default=0)
 
 

@@ -52,6 +52,7 @@ def option_of(piece: Piece, forward: Sequence[Run], backward: Sequence[Run]) -> 
     outputs = forward_outputs(piece)
     fresh = range(piece.forward, piece.operations)
     back = pass_of(piece, backward, lasting(piece), frozenset(fresh))
+    # Shared tensors that backward reads: forward must have made this piece's part of them.
     used = {x for x in back.reads if _forward_makes(piece, x)}
     every = frozenset(range(piece.forward))
     return Option(
@@ -67,6 +68,7 @@ def advance_of(piece: Piece) -> Advance:
     """Run each operation once, in the lightest variant that makes what is needed; results the first time."""
     outputs = forward_outputs(piece)
     results = {x for x, result in enumerate(piece.result) if result and _forward_makes(piece, x)}
+    # A result made in the first pass stays; later passes needn't make it.
     need = outputs | results
     runs: list[Run] = []
     for operation in range(piece.forward - 1, -1, -1):
@@ -122,10 +124,12 @@ def select(options: Sequence[Option], count: int) -> list[Option]:
     chosen = [0, len(rows) - 1][:count]
     while len(chosen) < count:
         chosen.sort()
+        # Never empty: fewer are chosen than there are rows, so some neighbours leave rows between them.
         apart = [
             (rows[high].peak - rows[low].peak, high, low) for high, low in pairwise(chosen) if low > high + 1
         ]
         _width, high, low = max(apart, key=lambda interval: interval[0])
+        # Rows go from the highest peak down, so `high` has the smaller index.
         middle = (rows[high].peak + rows[low].peak) / 2
         chosen.append(min(range(high + 1, low), key=lambda row: abs(rows[row].peak - middle)))
     return [rows[index] for index in sorted(chosen)]
@@ -141,6 +145,7 @@ def _useful(options: Sequence[Option]) -> list[Option]:
     for option in sorted(options, key=figures):
         if not any(
             all(mine <= theirs for mine, theirs in zip(figures(other), figures(option), strict=True))
+            # What backward reads must stay outside, which is in no figure.
             and other.backward.reads <= option.backward.reads
             for other in kept
         ):
@@ -171,5 +176,6 @@ def _replaces(one: Option, other: Option) -> bool:
 
 def _lightest(piece: Piece, operation: int, wanted: set[int]) -> int:
     default = piece.variants[operation][0]
+    # A slower variant would slow down every answer that takes this pass, whatever the budget.
     fit = [w for w in piece.variants[operation] if wanted <= set(w.writes) and w.time <= default.time]
     return min(fit, key=lambda w: w.workspace + bytes_of(piece, w.writes)).mode

@@ -65,6 +65,7 @@ def pass_of(
     fresh: operations that have not run before, each to run once or more.
     """
     kept, dead, need = _needed(piece, runs, wanted, fresh)
+    # What is still needed before the first run comes from outside or from an earlier pass.
     reads = frozenset(x for x, bits in need.items() if bits and piece.shared(x))
     starts = frozenset(x for x, bits in need.items() if bits and not piece.shared(x))
     writes = frozenset(x for x in wanted if piece.shared(x))
@@ -103,6 +104,7 @@ def made_by(piece: Piece, run: Run) -> list[tuple[int, int]]:
 
 
 def _own(piece: Piece, tensor: int) -> int:
+    # Without OUTSIDE: no run of this piece can make that contribution.
     return (1 << len(piece.producers[tensor])) - 1
 
 
@@ -110,6 +112,7 @@ def _needed(
     piece: Piece, runs: Sequence[Run], wanted: AbstractSet[int], fresh: AbstractSet[int]
 ) -> tuple[list[Run], list[list[int]], dict[int, int]]:
     """Return the runs to keep, the tensors dead after each, and the contributions needed at the start."""
+    # Reversed, so that the first run of each operation overwrites the later ones.
     firsts = {run[0]: at for at, run in reversed(list(enumerate(runs))) if run[0] in fresh}
     may = [run for at, run in enumerate(runs) if firsts.get(run[0]) == at or not piece.once[run[0]]]
     need = defaultdict(int, {x: _own(piece, x) for x in wanted})
@@ -132,6 +135,7 @@ def _steps(
     writes: Tensors,
     starts: Tensors,
 ) -> list[PassMoment]:
+    # From the last run back, so that the first death wins: a copy made later is the pass's own.
     end = {x: len(runs) for x in reads}
     for at in range(len(runs) - 1, -1, -1):
         end.update((x, at) for x in dead[at] if x in end)
@@ -141,12 +145,14 @@ def _steps(
     for at, run in enumerate(runs):
         variant = variant_of(piece, run)
         for x in variant.writes:
+            # Requested outputs count in `there`, for the level above, and not in `total`.
             if x in writes:
                 there.add(x)
             elif x not in alive and x not in given:
                 alive.add(x)
                 total += piece.sizes[x]
         needs = frozenset(x for x in reads if end[x] >= at)
+        # Before the deaths: inputs, outputs and workspace exist together while it runs.
         steps.append(PassMoment(total + variant.workspace, needs, frozenset(there)))
         for x in dead[at]:
             given.discard(x)
@@ -159,6 +165,7 @@ def _steps(
 def _worst(steps: Iterable[PassMoment]) -> tuple[PassMoment, ...]:
     """Return the steps without those that another covers."""
     kept: list[PassMoment] = []
+    # Descending: a step can only be covered by one before it.
     for step in sorted(set(steps), key=lambda s: (-s.bytes, -len(s.needs), -len(s.there))):
         if not any(_no_worse(step, other) for other in kept):
             kept.append(step)

@@ -112,7 +112,9 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
     order = (*forward, *rest, *after)
     number = {operation: index for index, operation in enumerate(order)}
     reads = [[x for x in graph.input_lists[o] if not excluded[x]] for o in order]
+    # A variant that leaves out a fixed tensor is none: no later run could make it.
     variants = [_making(variants_of(graph, o), excluded) for o in order]
+    # Made by a forward operation that runs once, so on the device until its last use.
     fixed = excluded & ~graph.resident
     fixes = [[x for x in row[0].writes if fixed[x]] for row in variants[: len(forward)]]
     fixes += [[]] * (len(order) - len(forward))
@@ -135,6 +137,7 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
         variants=tuple(tuple(_renamed(variant, remade) for variant in row) for row in variants),
         reads=tuple(tuple(local[x] for x in row) for row in reads),
         once=tuple(o in once for o in order),
+        # The first change counts; numbers grow in running order.
         until=tuple(min((number[c] for c in changes.get(o, ())), default=len(order)) for o in order),
         early=tuple(o in once or bool(random[o]) or idle[i] or bool(fixes[i]) for i, o in enumerate(order)),
         fixes=tuple(tuple(local[x] for x in row) for row in fixes),
@@ -192,6 +195,7 @@ def _until(order: Sequence[int], number: Mapping[int, int], change: int) -> int:
     if change in number:
         return number[change]
     later = next((at for at, operation in enumerate(order) if operation > change), len(order))
+    # Not −1: the operation that touches the tensor precedes the change, in this part too.
     return later - 1 if later < len(order) else later
 
 
@@ -210,6 +214,7 @@ def _run_once(
     for x, row in enumerate(graph.mutators.lists()):
         once.update(row)
         for change in row:
+            # After a later change in place, a recomputation would read or redo the wrong version.
             users = [o for o in (*graph.consumers[x].tolist(), *graph.producers[x].tolist()) if o < change]
             once.update(users if change in ahead else ())
             for o in users if change in later else ():

@@ -144,6 +144,7 @@ def _spec(
     needs: as in `_backward`.
     number: operation of the graph -> its number in the piece.
     """
+    # The children's order, not the traced one: each child runs in one go.
     backward = _backward(needs, branch.children) if branch.children else branch.backward
     inner = part(piece, _in(number, branch.forward), _in(number, backward))
     if not branch.is_cluster:
@@ -154,6 +155,7 @@ def _spec(
         for child in branch.children
     )
     spec = Spec(inner.piece, children)
+    # Its children are numbered by now, so every spec comes after its parts.
     if spec not in known:
         known[spec] = len(found.specs)
         below = [found.height[child] for _part, child in children if child is not None]
@@ -180,6 +182,7 @@ def _backward(needs: Sequence[Sequence[int]], branches: Sequence[Branch]) -> lis
     for index, row in enumerate(waits):
         for before in row:
             users[before].append(index)
+    # By the last operation: in traced order no unit ends before that.
     ready = [(max(unit), index) for index, unit in enumerate(units) if not waits[index]]
     heapify(ready)
     order: list[int] = []

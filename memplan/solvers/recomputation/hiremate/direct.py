@@ -56,6 +56,7 @@ def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tup
     """
     cluster = cluster_graph(piece)
     operations = cluster.graph.operations
+    # First runs of random operations keep the traced order.
     ordered = replace(cluster.graph, operations=replace(operations, random=np.ones(len(operations), bool)))
     inputs = ordered.resident_bytes
     passing = bytes_of(piece, forward_outputs(piece) - default_option(piece).backward.reads)
@@ -64,6 +65,7 @@ def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tup
         if budget is None:
             status, solution = _least(name, ordered, seconds)
         else:
+            # As workspace of the loss, what may not be kept is taken from the peak while it runs.
             beyond = max(0, budget.peak - budget.save - passing)
             asked = _with_workspace(ordered, cluster.turn, beyond)
             status, solution = _solved(name, asked, budget.peak + inputs, seconds)
@@ -107,6 +109,7 @@ def _solved(name: str, graph: Graph, limit: int, seconds: float) -> Solved:
     if solution.interrupted:
         raise KeyboardInterrupt
     cut_short = solution.status is Status.FEASIBLE
+    # A heuristic's answer counts as final: more seconds would not change it.
     return MilpStatus.FEASIBLE if cut_short else MilpStatus.OPTIMAL, solution
 
 

@@ -44,6 +44,7 @@ def cluster_graph(piece: Piece) -> PartGraph:
     """Return the cluster as a training graph, with the tensors of the piece."""
     draft = Draft("cluster")
     for x, size in enumerate(piece.sizes):
+        # What nothing in the piece makes is an input: resident, and counted by the level above.
         draft.tensor(f"t{x}", size, Kind.ACTIVATION if piece.producers[x] else Kind.INPUT)
     rows = [(o, _row(piece, o)) for o in range(piece.operations)]
     loss = Loss(sorted(forward_outputs(piece)))
@@ -55,6 +56,7 @@ def halves(piece: Piece, cluster: PartGraph, runs: Sequence[Run]) -> tuple[list[
 
     Operations and execution variants are numbered as in the piece.
     """
+    # The part's k-th mode is the piece's k-th variant, whose number in the graph may be another.
     forward, backward = (
         [(o, piece.variants[o][mode].mode) for o, mode in half] for half in cluster.halves(runs)
     )
@@ -71,6 +73,7 @@ def _row(piece: Piece, operation: int) -> Operation:
         reads=piece.reads[operation],
         writes=default.writes,
         mutates=(),
+        # A part graph can't say "until": what may be recomputed for a while may not at all.
         recompute=not piece.once[operation] and piece.until[operation] == piece.operations,
         random=False,
         layer=None,

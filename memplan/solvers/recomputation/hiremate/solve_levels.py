@@ -50,6 +50,7 @@ def solve_cluster(problem: Subproblem, seconds: float) -> Solved:
     children = [
         child(inner, [option_of(inner.piece, *sequences) for sequences in options])
         for (inner, _spec), options in zip(problem.spec.children, problem.options, strict=True)
+        # Without children: one that has no options is taken apart into its operations.
     ] or [child(part(piece, range(piece.forward), range(piece.forward, piece.operations)), [])]
     options, complete = pooled(problem.solvers, piece, children, problem.budgets, seconds)
     return [[(option.first.runs, option.backward.runs) for option in options], complete], complete
@@ -64,12 +65,14 @@ def pooled(
     come last.
     """
     clock, options, all_complete = Clock(seconds), list[Option](), True
+    # False sorts first: the catalogue's solvers, then the programs.
     in_turn = sorted(solvers, key=LEVEL_SOLVERS.__contains__)
     for left, name in zip(range(len(solvers), 0, -1), in_turn, strict=True):
         share = max(0.0, clock.left) / left
         more, complete = level_solver(name)(piece, children, budgets, share)
         options += more
         all_complete = all_complete and complete
+    # One solver's options were compared already.
     return undominated(options) if len(solvers) > 1 else options, all_complete
 
 
@@ -90,6 +93,7 @@ def options_of_all(
     leaf, level: the solvers of clusters without and with children.
     """
     squares = [spec.nodes**2 for spec in hierarchy.specs]
+    # Of the seconds; they sum to 1.
     shares = [0.5 / len(squares) + 0.5 * square / sum(squares) for square in squares]
     stored: dict[int, list[Sequences]] = {}
     all_complete = True
@@ -104,6 +108,7 @@ def options_of_all(
             for index in specs
         ]
         for index, (answer, complete) in zip(specs, solve_all(solve_cluster, jobs), strict=True):
+            # Runs alone are stored: as answers from workers they are lists, and costs follow from them.
             stored[index] = [(_sequence(forward), _sequence(backward)) for forward, backward in answer]
             all_complete = all_complete and complete
     options = [

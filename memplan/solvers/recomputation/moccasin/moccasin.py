@@ -88,6 +88,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     rounds = _Rounds(problem, options, settings, baseline)
     first = settings.copies
+    # No schedule fits: one round, the last, says how near to the budget one comes.
     if limit < minimum_memory(graph, Machine()):
         first = settings.most
     else:
@@ -130,6 +131,7 @@ class _Rounds:
         if start is None:
             baseline = in_default_mode(range(len(self.graph.operations)))
             found = self._search(searcher, baseline, least=True)
+            # In units of excess above the limit: a positive bound proves that nothing fits.
             self.impossible = found.status == MilpStatus.OPTIMAL and found.bound > 0
             start = self.best if found.objective == 0 else None
         if start is not None and not self.clock.interrupted:
@@ -140,6 +142,7 @@ class _Rounds:
 
         least: minimise what exceeds the limit, until nothing does.
         """
+        # With `least`, any excess of 0 will do: seconds are minimised by the next search.
         limits = Limits(self.round.limit, self.settings.threads, self.settings.seed, 0 if least else None)
         found = searcher.search(
             Question(self.capacity, self.copies, start, least, limits),
@@ -181,6 +184,7 @@ class _Rounds:
             f"{best.time:.6g} s; in traced order with at most {self.copies} runs of an operation, no "
             f"schedule is faster than {self.bound:.6g} s"
         )
+        # An earlier round's bound holds for its own number of runs alone.
         proven = last and best.time <= self.bound + PROVEN * best.time
         status = Status.OPTIMAL if proven else Status.FEASIBLE
         form = f"at most {self.copies} runs of an operation"

@@ -100,4 +100,5 @@ class Searcher(AbstractContextManager["Searcher"]):
         except (WorkerCrashedError, WorkerFaultError) as error:
             raise BackendError(f"CP-SAT crashed: {error}") from None
         self.interrupted = ending.interrupted
+        # Ended from outside: the last report stands.
         return ending.value if ending.answered else best

@@ -79,8 +79,10 @@ def _stretches(
     need = set(at_the_end)
     for touch in reversed(touches):
         if not touch.makes:
+            # The later interval has all its contributions: this read is the last of an earlier one.
             if not need:
                 found.append(_Stretch(touch.event + 1))
+            # A reader needs every contribution, even one that is added to after it.
             need = set(producers)
             found[-1].readers.append(touch.run)
         elif touch.run[0] in need:
@@ -112,6 +114,7 @@ class _Values:
                     self._set(literal, 0)
 
     def _set(self, variable: Variable, value: int) -> None:
+        # A constant literal has no value to hint.
         if variable.index != self.program.true.index:
             self.of[variable.index] = variable, value
 
@@ -134,6 +137,7 @@ class _Values:
         timeline, copies = self.program.timeline, self.program.copies[x]
         made = {touch.run: touch.event for touch in self.touches[x] if touch.makes}
         producers = set[int](timeline.graph.producers[x].tolist())
+        # A result is read, so to say, at the horizon.
         at_the_end = producers if x in timeline.results else set[int]()
         held = _stretches(self.touches[x], producers, at_the_end, timeline.horizon)[::-1]
         for copy in copies:
@@ -145,6 +149,7 @@ class _Values:
                     literal, int(len(producers) == 1 and run in made)
                 )  # `present` too, of a single producer's
         for place, stretch in enumerate(held):
+            # With one producer, copy i belongs to its run i; with several, copies are numbered in time.
             if len(producers) == 1 and stretch.producers:
                 ((_event, run),) = stretch.producers.values()
                 place = next(i for i, copy in enumerate(copies) if run in copy.joins)
@@ -171,5 +176,6 @@ class _Values:
             (copy.end, end),
             (copy.length, end - start),
         ):
+            # The others are expressions or constants, which follow.
             if isinstance(variable, cp_model.IntVar):
                 self._set(variable, value)

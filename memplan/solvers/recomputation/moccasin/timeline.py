@@ -33,6 +33,7 @@ class Timeline:
     @cached_property
     def last(self) -> Mapping[int, int]:
         """Last stage in which an operation may be recomputed, for those that may: operation -> stage."""
+        # Stage k is the operation's own, so a recomputation needs a later one.
         return {k: last for k, last in enumerate(last_stages(self.graph)) if last > k}
 
     @cached_property
@@ -74,6 +75,7 @@ class Timeline:
                 stage, before = stage + 1, -1
                 continue
             rank = self.ranks.get(operation, -1)
+            # Slots go in traced order, each at most once a stage; rank −1 is an operation without slots.
             if rank <= before or not operation < stage <= self.last[operation]:
                 return None
             found.append(self.slot(stage, operation))

@@ -20,6 +20,7 @@ def whole_times(seconds: Sequence[float]) -> tuple[list[int], float]:
     They are rounded down if they have no common unit that is coarse enough, so that a bound on their sum
     stays one.
     """
+    # From the shortest decimal: 0.1 is 1/10, not the binary fraction, whose denominator is 2⁵⁵.
     exact = [Fraction(repr(second)) for second in seconds]
     scale = reduce(lcm, (time.denominator for time in exact), 1)
     whole = [int(time * scale) for time in exact]

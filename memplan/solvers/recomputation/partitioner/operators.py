@@ -81,5 +81,6 @@ _NUMBERED = re.compile(r"_\d+$")
 
 def operator(name: str) -> str:
     """Return the operator of an operation by its name from `plan profile`: `add` of `h.3.mlp/add_12`."""
+    # The profiler numbers repeated names: add, add_1, add_2, …
     last = _NUMBERED.sub("", name.rpartition("/")[2])
     return _OURS.get(last, last)

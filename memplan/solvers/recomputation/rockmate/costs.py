@@ -59,6 +59,7 @@ def option_costs(
         priced = _useful(block, ((option_cost(block, option), option) for option in options))
         entering = sum(graph.tensors.bytes.item(x) for x in block.entering)
         for segment in segments:
+            # Gradients that the block touches are in `backward_peak` already.
             more = passing[segment.last] - entering
             rows[segment.first] += [
                 (_figures(segment.block, cost, more), segment, option) for cost, option in priced
@@ -79,6 +80,7 @@ def sequence(
             continue
         segment, option = costs.options[choice]
         inside = range(number, segment.last + 1)
+        # One block that hasn't run makes it the first pass of the whole segment.
         forward = option.forward if all(ran[b] for b in inside) else option.first
         result += segment.block.runs(option.backward if kind == Pass.BACKWARD else forward)
         for b in inside:
@@ -104,6 +106,7 @@ def _figures(block: PlacedBlock, cost: OptionCost, passing: int = 0) -> tuple[fl
 def _useful(
     block: PlacedBlock, priced: Iterable[tuple[OptionCost, Option]]
 ) -> list[tuple[OptionCost, Option]]:
+    # By seconds: only an option that comes before can be as good in all; of equal ones the first stays.
     rows = sorted(((_figures(block, pair[0]), *pair) for pair in priced), key=lambda row: row[0])
     kept: list[tuple[tuple[float, ...], OptionCost, Option]] = []
     for figures, cost, option in rows:
@@ -117,6 +120,7 @@ _Row = tuple[tuple[float, ...], Segment, Option]
 
 def _columns(base: ChainCosts, rows: Sequence[Sequence[_Row]]) -> BlockOptionCosts:
     flat = list(chain_rows.from_iterable(rows))
+    # Bytes pass through float64 unharmed: it is exact up to 2⁵³.
     both, turn, *sizes = np.array([figures for figures, _segment, _option in flat], np.float64).T
     columns = OptionCosts(
         base,

@@ -108,6 +108,7 @@ def _choices(costs: BlockOptionCosts, table: ChainTable, slots: int) -> Iterator
     for number, last, left in table.chosen(slots):
         memory = left * table.slot_bytes + table.spare_bytes
         segment, option = costs.options[number]
+        # `last`: the subproblem's last block, whose incoming gradient exists while this forward runs.
         yield ChosenOption(segment, option, memory - int(passing[last]), memory - int(passing[segment.last]))
 
 
@@ -135,6 +136,7 @@ class ChainSearch:
             answer = rotor.solve(self.problem, Options(self.clock.limit))
         except InfeasibleError as refusal:
             if refusal.least is not None:
+                # Bound as a default: Python deletes the name `refusal` when the clause ends.
                 self._saw(refusal.least, lambda schedule=refusal.schedule: schedule)
         else:
             with skipping(self.name):
@@ -156,6 +158,7 @@ class ChainSearch:
         known: set[Hashable] = set()
         for width in WIDTHS:
             for shift in range(width):
+                # The blocks before `shift` are a shorter segment, dropped below as too narrow.
                 firsts = [*([0] if shift else []), *range(shift, count, width)]
                 chain = whole.chain.joined(firsts)
                 blocks = placed_blocks(whole.graph, chain, block_runs(whole.graph, chain))
@@ -185,12 +188,15 @@ class ChainSearch:
         costs = self.costs(options)
         chained = self.chained
         free = max(0, chained.limit - costs.costs.chain.resident_bytes)
+        # Rounded up, so that there are at most `slots`; what they leave of `free` is `spare`.
         slot_bytes = max(1, -(-free // slots))
         whole, spare = divmod(free, slot_bytes)
+        # Each size is rounded up to slots: what the table places above the budget may fit when simulated.
         above = min(slots // 20, whole) + chained.blocks // 2
         table = ChainTable(costs.costs, whole + above, slot_bytes, spare, proceed=self.proceed)
         found = self._search(costs, table) if table.complete else None
         if self.best is None:
+            # In bytes, not slots: it fits where rounding to slots leaves no sequence.
             least = LeastMemory(costs.costs)
             for memory in (least.bytes, max(least.bytes, free)):
                 self._fits(costs, least.moves(memory))
@@ -199,11 +205,13 @@ class ChainSearch:
     def _search(self, costs: BlockOptionCosts, table: ChainTable) -> int | None:
         """Search the table; return the most slots found that fit."""
         times = table.times()
+        # Between two drops of the time the table has one sequence: only these are worth a simulation.
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
         low, high, found = 0, len(drops) - 1, None
         while low <= high and self.proceed():
             middle = (low + high) // 2
             if self._fits(costs, table.moves(drops[middle])):
+                # More memory is faster, so go on above; simulated peaks nearly grow with the slots.
                 low, found = middle + 1, drops[middle]
             else:
                 high = middle - 1

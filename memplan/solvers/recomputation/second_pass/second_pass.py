@@ -72,6 +72,7 @@ def in_two_passes(graph: Graph, base: Sequence[Run], last: int) -> list[Run]:
     recomputed = _closure(graph, dropped & _kept(graph))
     updates = graph.operations.phase == Phase.UPDATE
     end = next((place for place, (operation, _mode) in enumerate(base) if updates[operation]), len(base))
+    # No delete is needed: a tensor made a second time dies after its last use before that.
     return [*base[:end], *(run for run in base[:end] if run[0] in recomputed), *base[end:]]
 
 
@@ -80,6 +81,7 @@ def _leanest(problem: Problem, options: Options) -> list[Run]:
 
     It may be above the budget, so it is not reported to the race.
     """
+    # The settings belong to another class.
     own, clock = replace(options, settings=None, race=Incumbent()), options.clock()
     try:
         return runs_of(rk_rotor.solve(problem, own).schedule)
@@ -92,6 +94,7 @@ def _leanest(problem: Problem, options: Options) -> list[Run]:
 
 def _choices(graph: Graph) -> Iterator[int]:
     producers = _producers(graph)
+    # Fewer producers than choices give equal places.
     places: list[int] = np.unique(np.linspace(0, len(producers) - 1, _CHOICES).astype(int)).tolist()
     return (producers[place] for place in places if producers)
 
@@ -114,6 +117,7 @@ def _kept(graph: Graph) -> set[int]:
 
 
 def _may_run_again(graph: Graph) -> list[bool]:
+    # An operation that changes a tensor in place would change it twice.
     return (graph.operations.recompute & (graph.operations.mutates.counts() == 0)).tolist()
 
 

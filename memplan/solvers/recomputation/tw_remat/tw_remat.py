@@ -88,6 +88,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     def take(runs: list[Run]) -> None:
         with skipping(NAME):
             candidate = simulate_candidate(graph, schedule_of(graph, runs))
+            # Compared by excess, then by seconds: all that fit have an excess of 0.
             found.append(_Result(max(0, candidate.peak - limit), candidate.time, runs))
 
     with clock.until_interrupted():
@@ -102,6 +103,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         clock.raise_if_interrupted()
         raise NotFoundError(NAME, limit, minimum_memory(graph, problem.machine))
     best = min(found)
+    # Untried sequences may fit, so this proves no infeasibility.
     if best.excess and clock.expired:
         raise NotFoundError(NAME, limit, minimum_memory(graph, problem.machine), limit + best.excess)
     if best.excess:
@@ -128,6 +130,7 @@ def sequences(graph: Graph, steps: int) -> Iterator[list[Run]]:
     sizes: list[int] = graph.tensors.bytes.tolist()
     made = [sum(sizes[x] for x in row) for row in graph.operations.writes.lists()]
     dependencies = Dependencies(graph)
+    # A shift by more gives 0, which is the first leaf size already.
     finest = min(steps, sum(made).bit_length())
     leaves = [0, *(sum(made) >> step for step in range(finest, 0, -1))]
     seen: set[tuple[Run, ...]] = set()

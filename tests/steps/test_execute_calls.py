@@ -6,6 +6,7 @@ each tensor one more question by a function of Python's is seen here.
 
 import sys
 from collections import Counter
+from typing import Any
 
 import memplan
 import pytest
@@ -21,7 +22,7 @@ def calls(layers, loop):
     module = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
     batch = torch.randn(2, 4)
     optimizer = torch.optim.AdamW(module.parameters())
-    options = {"optimizer": optimizer} if loop == "AdamW in the plan" else {}
+    options: dict[str, Any] = {"optimizer": optimizer} if loop == "AdamW in the plan" else {}
     step = memplan.optimize(
         module, batch, budget="100%", solver="store-all", loss_fn=torch.sum, cache=False, **options
     )

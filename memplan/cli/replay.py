@@ -78,6 +78,7 @@ def is_number(recorded: object) -> TypeGuard[float]:
     """Tell whether a figure of a schedule file, which is read unchecked, is a finite number."""
     if isinstance(recorded, bool) or not isinstance(recorded, int | float):
         return False
+    # False for NaN, infinities, and integers that no float holds.
     return -float_info.max <= recorded <= float_info.max
 
 

@@ -52,6 +52,7 @@ class Splits:
         def solved(graph: Graph, number: int | None) -> tuple[float, Found]:
             limit, number = search.time_limit, number or 0
             share = 1 if number == len(rest) else 2
+            # Half a second even if time is up: a graph without any search proves and finds nothing.
             left = None if limit is None else max(0.5, (limit - (monotonic() - begin)) / share)
             try:
                 found = solve(graph, replace(search, time_limit=left))

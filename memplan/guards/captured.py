@@ -94,6 +94,7 @@ class Captured(DispatchMode):
                 leaf.layout != torch.strided and torch.is_grad_enabled()
             ):  # no gradient, which has its own line
                 raise TraceError(f"{users_line()}makes a sparse tensor: {SPARSE}")
+            # All arguments are from outside, hence the result too: a one-hot of labels, say.
             if len(outside) == len(tensors) > 0:
                 self._follows[leaf] = outside[0]
         return made
@@ -129,6 +130,7 @@ class Captured(DispatchMode):
 
     def _note(self, tensor: Tensor) -> None:
         if id(tensor) not in self._given and id(tensor) not in self._found:
+            # Held with its id, which another tensor would get otherwise.
             self._found[id(tensor)] = (tensor, users_line())
 
 

@@ -41,6 +41,7 @@ class Holders:
     def difference(self) -> str | None:
         """Describe the first simple attribute that is another than the plan's."""
         found = self._objects()
+        # Held since then, so no other object can have the address of one.
         if len(found) == len(self._known) and all(map(is_, found, self._known)):
             return None
         now = self._read()

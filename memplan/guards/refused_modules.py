@@ -23,6 +23,7 @@ def refuse(iteration: Iteration) -> None:
     module = iteration.module
     for path, part in module.named_modules():
         name = f"{path or 'the module'} is a {type(part).__name__}"
+        # By name: isinstance would import parts of torch.distributed that not every build has.
         kinds = {(kind.__module__, kind.__name__) for kind in type(part).__mro__}
         if (WRAPPERS, "OffloadWrapper") in kinds:
             raise InputError(
@@ -36,6 +37,7 @@ def refuse(iteration: Iteration) -> None:
             )
         if isinstance(part, torch.jit.ScriptModule):
             raise InputError(f"{name} of torch.jit, which can't be traced: plan the module it was made from")
+        # On one device it only calls its module.
         if isinstance(part, nn.DataParallel) and len(part.device_ids) > 1:
             raise InputError(f"{name} on {len(part.device_ids)} devices: plan the module inside, on one")
     for name, parameter in module.named_parameters():
@@ -92,6 +94,7 @@ def refuse_class(name: str, tensor: Tensor) -> None:
     """
     for base in type(tensor).__mro__:
         if issubclass(base, Tensor) and is_of_user_class(base):
+            # Methods of its own are called by name, and traced; overridden ones run inside operators.
             own = [each for each in vars(base) if each not in _HARMLESS and hasattr(Tensor, each)]
             if own:
                 raise InputError(

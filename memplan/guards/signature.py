@@ -113,6 +113,7 @@ def _options(iteration: Iteration) -> Iterator[str]:
         return
     optimizer, when, clipping, masters, ema, wide, *switches = iteration.updates
     kinds = " ".join(str(type(member)) for member in members_of(optimizer))
+    # With states or without: a first step runs the code that creates them.
     yield f"{kinds} {when} {clipping is None} {masters} {ema} {bool(optimizer.state)} {wide} {switches}"
     for group in optimizer.param_groups:
         yield repr(sorted((name, _option(value)) for name, value in group.items() if name != "params"))
@@ -239,6 +240,7 @@ def _libraries() -> tuple[str, ...]:
     """
     stated = [f"Python {sys.version}", f"PyTorch {torch.__version__} {torch.version.git_version}"]
     files = {file for name, file in _modules() if file and _is_of_others(name, file)}
+    # Libraries of custom operators are no modules of Python.
     for file in sorted(files | set(torch.ops.loaded_libraries)):
         with suppress(OSError):
             about = os.stat(file)

@@ -69,6 +69,7 @@ def unchanged(
     before, too. What has failed is raised, whatever fails after it.
     """
     with deferred_signals():
+        # A set: on the CPU both are one. Models on a GPU may draw on the CPU too.
         generators = {each: save_generator(each) for each in {torch.device("cpu"), device}}
         state = PythonState(iteration, tensors=True)
         optimizer = [] if iteration.updates is None else kept_optimizer(iteration.updates.optimizer)
@@ -160,6 +161,7 @@ def _changeable(iteration: Iteration, programs: Collection[Program]) -> dict[str
     found = residents_of(iteration)
     if not programs:
         return found
+    # Only what no program writes can do without a copy.
     same = set[str].intersection(*map(_left_alone, programs))
     return {name: tensor for name, tensor in found.items() if name not in same}
 

@@ -172,6 +172,7 @@ class Tape:
         slots = {item.slot for item in texts}
         memories = {self._memory(slot) for slot in slots}
         kept: list[_Call | _Told] = []
+        # From the last: a call stays if a later item needs its result or its change.
         for item in reversed(self._items):
             if isinstance(item, _Call):
                 read = item.read
@@ -182,6 +183,7 @@ class Tape:
                 memories |= {self._memory(slot) for slot in read}
             kept.append(item)
         named = {slot: name for slot, name in self.named.items() if slot in slots}
+        # Comparing the inputs themselves is cheaper than so many calls.
         if len(kept) > MOST_CALLS:
             kept = [_Told(slot, self._first[slot], texts[0].place) for slot in named]
         return ValuesUsed(named, kept[::-1], texts[0].place)
@@ -206,6 +208,7 @@ class ValuesUsed:
         self._named, self._items, self._place = named, items, place
         self._changes = any(isinstance(item, _Call) and item.changes for item in items)
         self.names = tuple(named.values())
+        # Each result is freed after its last use.
         lasts = {slot: number for number, item in enumerate(items) for slot in _slots(item)}
         self._last = [[slot for slot in _slots(item) if lasts[slot] == n] for n, item in enumerate(items)]
 
@@ -243,6 +246,7 @@ class ValuesUsed:
 
     def _here(self, tensor: Tensor) -> Tensor:
         here = tensor.detach().cpu()
+        # On the CPU `cpu()` copies nothing: a replayed change would be the user's tensor's.
         return here.clone() if self._changes and here.data_ptr() == tensor.data_ptr() else here
 
     def _again(self, item: _Call | _Told, found: dict[int, Any]) -> bool:
@@ -266,4 +270,5 @@ def _slots(item: _Call | _Told) -> set[int]:
 def _equal(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
+    # NaN counts as equal to NaN: code takes the same branch.
     return bool(((one == other) | ((one != one) & (other != other))).all())

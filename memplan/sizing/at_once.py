@@ -141,6 +141,7 @@ class AtOnceSearch:
         summed = loops.steps(batch) > 1
         key = name, line, summed
         if key not in self._outlines:
+            # Two stand for any number: sums are resident from the second micro-batch on.
             made = self._made.setdefault((line, summed), loops.with_steps(2 if summed else 1))
             graph = ordinary = made.ordinary(line.ends[0]).graph
             slower = np.ones(len(graph.operations))

@@ -103,6 +103,7 @@ class Loops:
             loop = self.ordinary(batch)
             self.unplanned_spans[key] = demands, unplanned_span(loop, baseline_schedule(loop.graph), 0)
         span = self.unplanned_spans[key][1]
+        # The constant is added last: it differs between GPUs that share the span.
         return Span(span.low, span.expected + 2 * constant, span.high + 2 * constant)
 
     def tokens(self, batch: int) -> int | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def parse_batches(text: str) -> list[int]:
     """Parse '1,2,4'. Raises InputError."""
     batches = [int(word) for word in text.split(",") if word.strip().isdecimal()]
+    # Fewer numbers than places between commas: one of them is no number.
     if len(batches) != text.count(",") + 1 or not all(0 < batch <= LARGEST for batch in batches):
         raise InputError(
             f"{text!r} is not a list of batches: give integers like 1,2,4, from 1 to {LARGEST:,}"

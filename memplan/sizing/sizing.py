@@ -136,6 +136,7 @@ class Sizing:
 
     @property
     def _by_room(self) -> list[tuple[Preset, Room]]:
+        # A schedule that was found for a smaller GPU fits on a larger one.
         return sorted(self.gpus, key=lambda pair: pair[1].limit)
 
     @property

@@ -232,6 +232,7 @@ def is_of_library(filename: str) -> bool:
 
 
 def _attributes(thing: Any) -> Parts:
+    # A list: the walk may run code that sets attributes.
     yield from list(dict.items(own_attributes(thing) or {}))
     for kind in bases_of(type(thing)):
         if not is_of_python(kind) and module_of(kind).partition(".")[0] != "torch":

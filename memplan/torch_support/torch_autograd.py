@@ -29,6 +29,7 @@ def functionalising() -> Generator[None]:
     `torch.func.functionalize` does so too, but with functorch's own decompositions of some losses and
     dropouts, which round differently.
     """
+    # Views stay views: as copies they would be storages of the program.
     torch._enable_functionalization(reapply_views=True)
     try:
         yield
@@ -115,6 +116,7 @@ def gradients_of(
 
     Function modes stay on in the backward of a `torch.autograd.Function`: that calls itself without them.
     """
+    # retain_graph and create_graph are off; the last of the flags is allow_unused.
     return _engine_run_backward(
         tuple(outputs), tuple(cotangents), False, False, tuple(inputs), True, accumulate_grad=False
     )

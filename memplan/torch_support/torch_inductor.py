@@ -48,9 +48,11 @@ def inductor(
     results: Any = output.args[0]
     if [tuple(node.meta["val"].stride()) for node in results] != strides:
         return None
+    # Of other outputs Inductor may change the strides.
     output.meta["user_visible_output_idxs"] = list(range(len(results)))
     wait, waits = AsyncCompile.wait, list[Callable[[], None]]()
 
+    # Postponed, so that C++ compilers of several kernels run at the same time.
     def later(own: Any, scope: dict[str, Any]) -> None:
         waits.append(partial(wait, own, scope))
 

@@ -65,6 +65,7 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
 def with_first_parts(module: nn.Module, number: int) -> Generator[None]:
     """Leave only a module's first parts in it meanwhile."""
     every = module._modules
+    # Another dict: the module's own comes back untouched, whatever happens.
     module._modules = dict(list(every.items())[:number])
     try:
         yield

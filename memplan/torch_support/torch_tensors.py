@@ -82,6 +82,7 @@ def parameter_at(tensor: Tensor) -> Tensor:
 
 def version_of(tensor: Tensor) -> int:
     """Return how often the tensor has been changed in place."""
+    # Tensors of inference mode count no versions, and refuse the question.
     return -1 if tensor.is_inference() else tensor._version
 
 

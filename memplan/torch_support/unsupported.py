@@ -154,6 +154,7 @@ def first_line(run: Callable[[], object], seen: Callable[[], bool]) -> str:
     places: list[str] = []
 
     def at(frame: FrameType, _event: str, _argument: object) -> Any:
+        # A line's event precedes it: what is seen now the frame's line before has done.
         if not places and frame in lasts and seen():
             places.append(at_line(frame.f_code.co_filename, lasts[frame]))
         lasts[frame] = frame.f_lineno
@@ -191,4 +192,5 @@ def is_users(filename: str) -> bool:
         return False
     if not _OURS.isdisjoint(path.parents) or _TORCH in path.parents or not path.is_file():
         return False
+    # site-packages is inside Python's folder: a library's lines count as the user's.
     return not filename.startswith(_PYTHON) or any(folder in path.parts for folder in _LIBRARIES)

@@ -39,6 +39,7 @@ class Place(NamedTuple):
         """Tell whether two pieces of one tensor share no element, as far as one dimension tells."""
         one, two = self.indices, other.indices
         whole_steps = one.step == two.step == 1
+        # Ranges with other steps may interleave: their ends do not tell.
         return self.dim == other.dim and whole_steps and (one.stop <= two.start or two.stop <= one.start)
 
 
@@ -86,6 +87,7 @@ def number_in(node: fx.Node) -> Any:
     """Return the number in a fresh tensor, None if it is uninitialized."""
     name = packet_of(node).__name__
     if "full" in name:
+        # full, new_full and full_like have it last.
         return node.args[-1]
     return None if "empty" in name else int("ones" in name)
 
@@ -161,6 +163,7 @@ def chains(graph: fx.Graph) -> Iterator[list[Write]]:
         if write.base in writes and len(following[write.base]) == 1:
             continue  # it is in the chain of the write before
         chain = [write]
+        # Two writes into one state of the buffer fork it: both would need the state before.
         while len(after := following.get(chain[-1].node, ())) == 1:
             chain.append(after[0])
         yield chain

@@ -91,6 +91,7 @@ class Generators(DispatchMode):
             path = self._paths.get(identity_of(given))
             if path is None:
                 raise TraceError(f"{users_line()}{_NOT_HELD}")
+            # The last such node is the one that was just traced.
             node = next(node for node in reversed(traced_graph().nodes) if node.target is func)
             node.meta[GENERATOR] = path
         return made

@@ -82,6 +82,7 @@ class LayerCalls(TorchDispatchMode):
         if layer is None:
             return
         before = None if layer[1] == 0 else (layer[0], layer[1] - 1)
+        # Layers that run in another order, or twice, are no simple repetition.
         if self._current != before or layer in self.layers:
             raise UnlikeError
         if before is None:
@@ -104,6 +105,7 @@ class LayerCalls(TorchDispatchMode):
             self._come_from[id(result)] = self._current, (len(calls), number)
         self._kept.append(results)
         forms = [(each.shape, each.stride(), each.dtype, each.device) for each in results]
+        # Under no_grad a layer makes the same calls and has no backward.
         calls.append((func, given, forms, torch.is_grad_enabled()))
         return made
 

@@ -167,6 +167,7 @@ class _Lowering:
 
     def _bind(self, node: Any, results: list[Any], several: bool) -> Call:
         """Return the node's call, its results as new values."""
+        # Only getitem reads a tuple; a result that none takes has no value.
         wanted = {user.args[1] for user in node.users} if several else {0}
         self.made[node] = tuple(
             self.blocks.value(result) if isinstance(result, Tensor) and index in wanted else None
@@ -208,10 +209,12 @@ class _Lowering:
         if loss is not None:
             named["the loss"] = loss
         for name, value in {**named, **gradients}.items():
+            # Kinds up to this one are residents, whose values are there before the iteration.
             if self.blocks.storages[values[value].storage].kind <= Kind.OPTIMIZER_STATE:
                 raise TraceError(f"{name}: its result is a tensor that the iteration does not compute")
         for name, value in gradients.items():
             storage = values[value].storage
+            # Tied weights share one gradient, which keeps the first name.
             if self.blocks.storages[storage].kind != Kind.PARAMETER_GRADIENT:
                 self.blocks.rename(storage, f"{name}.grad", Kind.PARAMETER_GRADIENT)
         if loss is None:

@@ -25,9 +25,11 @@ def refuse_offloading_hooks(module: nn.Module) -> None:
 
     Of all but the last, the weights themselves are on meta, and get no gradients in eager PyTorch either.
     """
+    # Not imported here: whose module has such a hook has loaded accelerate.
     whole: Any = getattr(sys.modules.get("accelerate.hooks"), "CpuOffload", ())
     for name, part in module.named_modules():
         hook: Any = getattr(part, "_hf_hook", None)
+        # A SequentialHook holds several.
         for each in getattr(hook, "hooks", (hook,)):
             if isinstance(each, whole):
                 raise InputError(

@@ -60,8 +60,10 @@ def collated_pads(trainer: Any, inputs: Mapping[str, Any]) -> dict[str, Pad]:
     pads: dict[str, Pad] = {}
     for name, tensor in whole.items():
         kind = next((kind for kind in values if name.endswith(kind)), None)
+        # Floats are no tokens: `labels` of a regression, for example.
         kind = None if tensor.is_floating_point() else kind
         tokens = tensor.shape in shapes.values()
+        # One prefix may begin with another.
         group = max((each for each in groups if name.startswith(each)), key=len, default="")
         if name == _LABELS and apart:
             group = _TARGETS

@@ -164,6 +164,7 @@ class PlannedModule(Step):
         """Set up a planned module. parallel: the one that has it inside, None if none has."""
         super().__init__(executor)
         self._parallel = parallel
+        # Weak: a call whose outputs were dropped has no backward to wait for.
         self._waiting: WeakSet[Begun] = WeakSet()
         self._alone_forward: dict[Any, Forward] = {}
 
@@ -237,6 +238,7 @@ class PlannedModule(Step):
             *(part.training for part in module.modules()),
             *(x.requires_grad for x in module.parameters()),
         )
+        # Dropout and batch norm trace another program in each mode.
         if mode not in self._alone_forward:
             self._alone_forward[mode] = Forward(
                 executor.iteration, "predict", executor.planner, executor.plans, mode=_same_mode
@@ -268,6 +270,7 @@ class _Half(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, begun: Begun, owner: PlannedModule, *_wanted: Tensor) -> tuple[Tensor, ...]:
         ctx.begun, ctx.owner = begun, owner
+        # None, not zeros, for outputs that the loss does not use: zeros would take their bytes.
         ctx.set_materialize_grads(False)
         # Others than those that the code holds: these would hold it, and it these, for ever.
         outputs = {name: tensor.detach() for name, tensor in begun.outputs.items()}

@@ -33,6 +33,7 @@ _OF_TRAINING = (
 def validate_inference(options: Options) -> None:
     """Raise InputError, one line, for an option of training."""
     defaults = Options(budget="100%")
+    # `is`: targets are tensors, whose != has no single truth value.
     given = [name for name in _OF_TRAINING if getattr(options, name) is not getattr(defaults, name)]
     if given:
         raise InputError(f"{given[0]}= is for training, and train=False runs forward alone: leave one out")

@@ -218,6 +218,7 @@ class _Writer:
             mutates=tuple(changed),
             random=False,
         )
+        # Where the last member's update was: all gradients are complete.
         self._later.setdefault(bucket[-1].place, []).append(update)
 
     def _pack(self, gradients: Sequence[int], name: str, layer: str | None) -> list[int]:
@@ -226,6 +227,7 @@ class _Writer:
         forms = [program.values[value] for value in gradients]
         storages = tuple(dict.fromkeys(form.storage for form in forms))
         for x in storages:
+            # From here on the packed one is the parameters' gradient.
             self._storages[x] = self._storages[x]._replace(kind=Kind.GRADIENT)
         with FakeTensorMode():
             made = pack(

@@ -123,6 +123,7 @@ def _overridden(optimizer: Any, weight: Tensor) -> dict[str, Any]:
         places = [place for place, each in enumerate(group["params"]) if each is weight]
         found |= manager.index2config.get((number, places[0]), {}) if places else {}
     found |= manager.pid2config.get(id(weight), {})
+    # The package takes these over at its first step.
     if not optimizer.initialized:
         for module, name, config in manager.module_weight_config_triple:
             found |= config if getattr(module, name, None) is weight else {}
@@ -196,6 +197,7 @@ def described(
         unplanned=_unplanned,
         classes=tuple(f"bitsandbytes.optim.{name.lower()}.{kind}" for kind in kinds),
         by_element=False,
+        # Below and above min_8bit_size (4,096), neither in whole blocks.
         probes=((67,), (4099,)),
         package=_PACKAGE,
     )

@@ -252,6 +252,7 @@ class _Counting(TorchDispatchMode):
         if not self._there.get(memory):
             self.live += size
         self._there[memory] = self._there.get(memory, 0) + 1
+        # Fakes have no memory whose release could be seen.
         weakref.finalize(tensor, self._gone, memory, size)
 
     def _gone(self, memory: int, size: int) -> None:
@@ -266,4 +267,5 @@ def _stand_in(argument: Any) -> Any:
     made = torch.empty_strided(
         argument.shape, argument.stride(), dtype=argument.dtype, device=argument.device
     )
+    # Uninitialized numbers could make a kernel fail, or take another path.
     return made.fill_(1)

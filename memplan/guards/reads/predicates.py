@@ -58,6 +58,7 @@ def of_super(kind: type, key: tuple[type, str]) -> Any:
     """Return the entry for `super().name` in a method of a class, of an object of this kind."""
     order = bases_of(kind)
     places = (place for place, base in enumerate(order, 1) if base is key[0])
+    # The object's order, from the method's class on: siblings come before the class's own bases.
     after = order[next(places, len(order)) :]
     return next((class_entries(base)[key[1]] for base in after if key[1] in class_entries(base)), MISSING)
 
@@ -100,6 +101,7 @@ def is_hashable(thing: Any) -> bool:
         hash(thing)
     except Exception:  # a `__hash__` of the user's may raise anything
         return False
+    # It hashes by identity and compares elementwise: `in` would ask for a truth value.
     return not is_a(thing, Tensor)
 
 

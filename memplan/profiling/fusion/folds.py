@@ -71,6 +71,7 @@ class _Choice:
             parts.append((group, new))
         sizes = self._uses.sizes
         for group, new in parts:
+            # Less, not equal: recomputation takes time.
             if sum(sizes[x] for x in new) < sum(sizes[x] for x in group):
                 yield group
 

@@ -74,6 +74,7 @@ class Uses:
         These are producers and readers, and changes in place with all that reads on either side of them.
         """
         operations = self.program.operations
+        # later[i]: those after which i must run.
         later: list[set[int]] = [set() for _ in operations]
         since: dict[int, list[int]] = {}
         changed: dict[int, int] = {}

@@ -79,6 +79,7 @@ class DemandLine:
         top = _STEP * last
         if last not in self._samples:
             at_last = _numbers(self._computed(last, self._every))
+            # All are whole numbers: with a remainder they are on no line.
             slopes, rest = np.divmod(at_last - self._numbers, last - first)
             self._samples[last] = _Samples((rest == 0).all(axis=1), slopes)
         while True:

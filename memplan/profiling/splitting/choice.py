@@ -136,6 +136,7 @@ class Choice:
         for pieces in counts(cut.region, above=cut.pieces):
             more = Cut(cut.region, pieces)
             cuts = [more if one is cut else one for one in self.cuts]
+            # Within the goal, or less by 5 %: each round must gain something, so the loop ends.
             if self._needs(more) < min(now, max(goal, 0.95 * now)) and self._runs(cuts):
                 return cuts
         return None
@@ -157,9 +158,11 @@ class Choice:
         for way, cuts in self._cuts_of_ways(operation, goal):
             members = {i for region in way for i in region.members}
             others = [cut for cut in self.cuts if members.isdisjoint(cut.region.members)]
+            # Operations whose region is given up run whole.
             alone = {i for cut in self.cuts for i in cut.region.members} - members
             alone -= {i for cut in others for i in cut.region.members}
             needs = max((*map(self._needs, cuts), *map(self.footprint, alone)))
+            # Below the goal less is no better: then what exists as a whole counts, then the pieces.
             key = (max(needs, goal), sum(map(self._around, way)), sum(cut.pieces for cut in cuts))
             better = needs <= WORTH * before and (best is None or key < best[0])
             if better and self._runs([*others, *cuts]):

@@ -17,6 +17,7 @@ def convolution(site: Site, at: int, along: Along) -> Pattern | None:
     With a bias it does not split along the channels of its input: each piece would add it.
     """
     given, weight, bias = site.read(0), site.read(1), site.read(2)
+    # One tensor in two roles would need rows along two dimensions.
     if given is None or weight is None or bias == weight or given in (weight, bias):
         return None
     into, out = _channels(site)
@@ -35,6 +36,7 @@ def convolution(site: Site, at: int, along: Along) -> Pattern | None:
     found = one_of(site, at, along, ways)
     if found is None or groups == 1 or found.outputs[0] != _SECOND:
         return found
+    # Depthwise: a piece has as many groups as channels.
     return found._replace(piece=site.counted(8))
 
 
@@ -46,12 +48,14 @@ def convolution_backward(site: Site, at: int, along: Along) -> Pattern | None:
     into, out = _channels(site)
     groups, sizes = site.argument(9), site.argument(3)
     ways: list[tuple[dict[int, Part], list[Part]]] = [
+        # Samples: gradients of weight and bias add up.
         ({gradient: _FIRST, given: _FIRST}, [_FIRST, SUM, SUM]),
     ]
     if not along.is_plain:
         return one_of(site, at, along, ways)
     if groups == 1:
         ways.append(({gradient: _SECOND, weight: out}, [SUM, out, _FIRST]))
+        # The bias's gradient has nothing of the input's channels: each piece makes all of it.
         ways.append(({given: _SECOND, weight: into}, [_SECOND, into, WHOLE]))
     elif _by_channel(site, given, weight, groups):
         ways.append(({gradient: _SECOND, given: _SECOND, weight: _FIRST}, [_SECOND, _FIRST, _FIRST]))

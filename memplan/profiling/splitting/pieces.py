@@ -119,10 +119,13 @@ class Pieces:
             return result
         if part is SUM and _is_rounded(form):
             wide = made.float() if result is None else result.add_(made)
+            # Rounded once, after the last piece.
             return wide if first + rows < self._all else _empty(form, made).copy_(wide)
         if result is None:
+            # A view would keep all of the memory that it is in.
             exact = made.untyped_storage().nbytes() == form.end and tuple(made.stride()) == form.strides
             return made if exact else _empty(form, made).copy_(made)
+        # WHOLE: each piece makes the same, so the first one stays.
         return result.add_(made) if part is SUM else result
 
     def _made_steps(

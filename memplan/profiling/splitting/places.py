@@ -112,6 +112,7 @@ def gathered(site: Site, at: int, along: Along) -> Pattern | None:
     if read is None or index is None or read == index:
         return None
     dimension = site.dimension(1, read)
+    # Along `dimension` any index of the input may be read: it can't be cut there, the indices can.
     if along != Along(dimension, dimension + 1):
         return _OTHER_DIMENSIONS(site, at, along)
     return one_of(site, at, along, [({index: along}, [along])])
@@ -131,6 +132,7 @@ def selected_into(site: Site, at: int, along: Along) -> Pattern | None:
 
 
 PLACES: dict[str, Rule] = {
+    # Indices have rows; the table is whole, since any of its rows may be picked.
     "embedding": aligned(nothing, (1,)),
     "embedding_dense_backward": looked_up_backward,
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _OTHER_DIMENSIONS),

@@ -88,6 +88,7 @@ def batch_norm(site: Site, at: int, along: Along, *, backward: bool = False) -> 
 
     own: list[Part] = [WHOLE if value is None else part(value) for value in site.call.outputs]
     ways: list[tuple[dict[int, Part], list[Part]]] = [({value: part(value) for value in site.reads}, own)]
+    # With given statistics samples do not depend on each other.
     if not site.named("train" if backward else "training"):
         sums: list[Part] = [Along(0, 1), *[SUM if backward else WHOLE] * (len(own) - 1)]
         ways.append(({value: Along(0, 1) for value in site.reads if value in pictures}, sums))

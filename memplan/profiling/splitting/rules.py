@@ -82,6 +82,7 @@ class Pattern(NamedTuple):
             assert self.piece is not None
             # All of its tensors have the same rows.
             return self.piece(spans[0][1]) if spans else self.piece(rows)
+        # The larger tensor begins first or, at the same row, has more of them.
         (whole, size), (part, count) = sorted(spans, key=lambda span: (span[0], -span[1]))
         return self.cut(part - whole, count, size)
 
@@ -191,6 +192,7 @@ def pointwise(site: Site, at: int, along: Along) -> Pattern | None:
     if not made or len({site.shape(value) for value in made}) > 1:
         return None
     shape = site.shape(made[0])
+    # Broadcasting aligns last dimensions.
     out = along if site.makes(at) else along.shifted(len(shape) - len(site.shape(at)))
     inputs = all_broadcast(site, shape, out)
     if inputs is None or (not site.makes(at) and inputs[at] is WHOLE):
@@ -214,6 +216,7 @@ def broadcast(shape: Shape, to: Shape, along: Along) -> Part | None:
     there = shape[max(own.start, 0) : max(own.stop, 0)]
     if own.start >= 0 and tuple(there) == tuple(to[along.start : along.stop]):
         return own
+    # One index for all rows: each piece reads it.
     return WHOLE if all(size == 1 for size in there) else None
 
 
@@ -247,6 +250,7 @@ def aligned(
             value for place in places if place < len(site.call.arguments) for value in site.several(place)
         }
         others = [a for place, a in enumerate(site.call.arguments) if place not in places]
+        # The same tensor cannot be cut and whole in one call.
         if not have.isdisjoint((*refs(others), *refs(site.call.keywords))):
             return None
         results = [v for place, v in enumerate(site.call.outputs) if place not in sums and v is not None]
@@ -257,6 +261,7 @@ def aligned(
         outputs = tuple(SUM if place in sums else along for place in range(len(site.call.outputs)))
         piece = None if resized is None else sized(site, resized, site.shape(site.made[0]), along)
         found = Pattern(inputs, outputs, piece=piece)
+        # Along the first dimension a block of a dense tensor is dense.
         return without_gaps(site, found) if packed and along.start else found
 
     return rule

@@ -172,6 +172,7 @@ def _operation(names: Names, cut: Cut, outputs: tuple[int, ...]) -> Operation | 
     rows = region.rows_of_piece(cut.pieces)
     if rows is None:
         return None
+    # Pieces are written into a new storage, which a result must fill from its start.
     if any(
         values[v].offset or values[v].end > region.program.storages[values[v].storage].bytes for v in outputs
     ):
@@ -201,6 +202,7 @@ def _ordered(program: Program, own: Mapping[int, int], made: Sequence[Operation]
     """Return the operations in the program's order, each region where its last member was; what it needs
     stands before it, what needs it after it. None if there is no such order.
     """
+    # Members are in order, so the last one of each region stays.
     ends = {place: i for i, place in own.items()}
     left: list[Operation] = []
     for i, operation in enumerate(program.operations):
@@ -218,6 +220,7 @@ def _ordered(program: Program, own: Mapping[int, int], made: Sequence[Operation]
         for operation in left:
             needs = {*operation.reads, *operation.mutates}
             touches = needs & blocked if operation.mutates else set[int]()
+            # A draw passes nothing that waits: draws advance one generator in order.
             if needs <= there and not touches and not (waiting and operation.random):
                 order.append(operation)
                 there.update(operation.writes)

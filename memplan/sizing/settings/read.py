@@ -25,6 +25,7 @@ class _Tool(NamedTuple):
     read: Callable[[Keys, Settings], None]
 
 
+# In this order: LLaMA-Factory's files have TRL's keys too, a trainer's may have fsdp_config.
 _TOOLS = (
     _Tool("axolotl", frozenset(("base_model", "micro_batch_size", "sequence_len")), read_axolotl),
     _Tool("LLaMA-Factory", frozenset(("finetuning_type", "cutoff_len", "lora_rank")), read_llama_factory),

@@ -16,6 +16,7 @@ from .settings import Keys, Settings
 
 _HALF = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16"}
 _WEIGHTS = {"bf16": "bfloat16", "fp16": "float16"}
+# Flash kernels keep what sdpa's keep for backward: no scores.
 _ATTENTION = {
     "eager": "eager",
     **dict.fromkeys(("sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4"), "sdpa"),

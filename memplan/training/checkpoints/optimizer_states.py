@@ -36,6 +36,7 @@ def states_of(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
     for index, row in packed["state"].items():
         if any(isinstance(value, dict) for value in row.values()):
             row = optimizer.state[weights[index]]  # bitsandbytes packs states together
+        # Between two updates the sums hold nothing.
         row = {name: value for name, value in row.items() if not (between and name == SUM)}
         row = {name: value for name, value in row.items() if name not in constant}
         tensors |= {f"{index}.{name}": value for name, value in _flat(row)}
@@ -123,6 +124,7 @@ def _by_index(
         raise InputError(f"{place}: states of parameter {wrong[0]!r}, the optimizer has {parameters}")
     for name, value in states.items():
         index, _, state = name.partition(".")
+        # isdecimal alone is true for the digits of other scripts too.
         if not (index.isascii() and index.isdecimal() and int(index) in found):
             raise InputError(f"{place}: the state {name!r} is of no parameter of the optimizer")
         found[int(index)][state] = value

@@ -74,7 +74,9 @@ class Agreement:
             failed = error
         number = _REFUSED
         if found is not None:
+            # Ranks gather numbers, and `hash` of a text differs from process to process.
             form = crc32(_described(_form(found.inputs)).encode()) if self._one_form else 0
+            # From -5 down: -1 to -4 are calls without a batch.
             number = -5 - form if found.step is None else steps.index(found.step)
         if self._compare(number, found, failed):
             assert found is not None

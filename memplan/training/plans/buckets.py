@@ -190,6 +190,7 @@ def _differences(baseline: IterationResult, padded: IterationResult) -> dict[str
     assert baseline.loss is not None
     assert padded.loss is not None
     loss, other = float(baseline.loss), float(padded.loss)
+    # A loss of 0 is compared absolutely.
     found = {"losses": abs(loss - other) / (abs(loss) or 1.0)}
     if baseline.gradients.keys() == padded.gradients.keys():
         pairs = [(gradient, padded.gradients[name]) for name, gradient in baseline.gradients.items()]

@@ -28,6 +28,7 @@ def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
     all that ran on the same processor.
     """
     ran = {way: (graph.seconds(*way), seconds) for way, seconds in times.seconds.items()}
+    # Apart for device and host: a busy CPU slows no kernel.
     factors = [
         _ratio([both for way, both in ran.items() if graph.on_host(*way) == on_host])
         for on_host in (False, True)

@@ -106,6 +106,7 @@ def _clauses(
     optimizer = _plannable(iteration, options)
     planned = None if optimizer is None else _with_updates(graph, outside, optimizer)
     linked = None if offloads(machine) or not _has_host(graph, problem, iteration) else _LINKED
+    # With optimizer= states and gradients are in the graph, so nothing is added for the loop.
     ways = [
         ("optimizer=", planned, machine, 0, 0),
         ("machine=", graph, linked, extra, of_step),
@@ -135,10 +136,12 @@ def _smallest(
     Below the minimum memory `auto` looks for the least at once, and waits for no compiler.
     """
     try:
+        # One byte: the refusal carries the smallest budget that was found.
         solve(solver, Problem(graph, 1, machine, problem.allow), _SECONDS, bound_seconds=0)
     except InfeasibleError as refusal:
         if refusal.smallest is not None and refusal.schedule is not None:
             return refusal.smallest, refusal.schedule
+    # Advice only: what fails here must not hide the refusal itself.
     except MemplanError:
         return None
     return None
@@ -196,6 +199,7 @@ def _with_updates(graph: Graph, outside: LoopMemory, optimizer: Optimizer) -> Gr
             when="in-backward",
             device_rate=_ANY_RATE,
             workspace_scale=update_workspace(optimizer),
+            # So that the states have the bytes that were counted, whatever the optimizer.
             state_scale=outside.states / max(1, weights * len(ADAMW.states)),
         )
     except InputError:

@@ -221,6 +221,7 @@ class LoopWatch:
         if before.assumed and self._calls == _SECOND and optimizers_of(self._parameters.values()):
             known = loop_memory(self._parameters, self._options)
             self.counted = known._replace(gradients=self.counted.gradients, offloaded=before.offloaded)
+            # If it takes less, the plan still holds and nothing is said.
             if known.states > before.states or known.peak > before.peak:
                 warn_user(f"{known.name} takes more than was assumed: the plan gets less from now on")
         return None if self.counted is before else self.counted
@@ -236,6 +237,7 @@ def loop_memory(trained: Mapping[str, nn.Parameter], options: Options) -> LoopMe
     gradients = gradient_bytes(trained.values()) if options.gradients == "kept" else 0
     taken, name, assumed = _states(options.states, trained)
     if isinstance(options.states, int):
+        # The user's bytes are of all that the loop has: norms and numbers are in them.
         return LoopMemory(taken.states, gradients, taken.peak, name)
     number = device.rounded(torch.float32.itemsize)
     states = taken.states + _NUMBERS * number

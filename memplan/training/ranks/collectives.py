@@ -76,6 +76,7 @@ class CollectiveFrontEnd(JointFrontEnd):
         for number, place in enumerate(collectives_in(program)):
             operation = program.operations[place]
             target: Any = operation.call.target
+            # Orders that differ leave only names; in equal orders names may differ from rank to rank.
             key = operation.name if self._reordered else number
             own[key] = ranks.members_of(target.group_of(operation.call))
         found = ranks.gathered(own)
@@ -121,6 +122,7 @@ def joint_ranks(module: nn.Module, groups: Sequence[list[int]] = ()) -> RankGrou
     if not needed:
         return None
     roots = ({*members_of(root_mesh(mesh))} for mesh in meshes)
+    # From small to large: a rank that no collective needs does not plan.
     possible = (*needed, *roots, {*range(dist.get_world_size())})
     members = sorted(next(each for each in possible if all(one <= each for one in needed)))
     if dist.get_rank() not in members:
@@ -160,6 +162,7 @@ def collective_executor(
         try:
             return Executor(iteration, planner, buckets)
         except CollectivesFoundError:
+            # More ranks must plan: their groups are made anew.
             ranks.end()
             raise
 

@@ -89,6 +89,7 @@ class ShardedFrontEnd(JointFrontEnd):
 
     def meet(self, iteration: Iteration, program: Program, book: TrainingLog) -> None:
         with book.phase("measure"):
+            # Once per step: all of its plans have the same ranks.
             self._network = self._network or measure_network(ranks_of(iteration))
 
     def measured(

@@ -191,6 +191,7 @@ def _check_host(ranks: Ranks, plan: Plan, machine: Machine | None) -> None:
     """Raise InputError if the ranks of this node together need more host memory than it has now."""
     figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
     free = available_bytes()
+    # Each rank sees the node's whole free memory, and all take theirs at once.
     if free is not None and ranks.on_node * figures.host_peak > free:
         raise InputError(
             f"the plan needs {figures.host_peak:,} bytes of host memory for each of the {ranks.on_node} "

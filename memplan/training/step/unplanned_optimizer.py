@@ -104,6 +104,7 @@ class UnplannedOptimizer(Updating):
             names = list(plan.program.gradients)[::-1]
             sums = [parameter.grad for parameter in plan.parameters(names)]
             self._iteration.processes.average_all(each for each in sums if each is not None)
+        # Norms are of unscaled gradients; GradScaler.step does not unscale a second time.
         if self._scaling is not None and self.clipping is not None:
             self._scaling.scaler.unscale_(self._stepping)
         if self.clipping is not None:

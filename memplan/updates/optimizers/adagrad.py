@@ -48,6 +48,7 @@ def adagrad(
     """
     kernels, given = elementwise(foreach), gradient
     gradient = changed_gradient(weight, gradient, weight_decay, maximize, clip, kernels=kernels)
+    # Python's doubles, as in torch.optim: a tensor's float32 would round.
     rate = -lr / (1 + (step - 1) * lr_decay)
     kernels.addcmul_(sum_, gradient, gradient, 1)
     divisor = kernels.sqrt(sum_)
@@ -55,6 +56,7 @@ def adagrad(
     if not foreach:
         kernels.addcdiv_(weight, gradient, divisor, rate)
         return
+    # The gradient itself must not change: what reads it may be recomputed.
     if gradient is given:
         gradient = kernels.mul(gradient, [rate])
     else:

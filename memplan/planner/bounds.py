@@ -35,6 +35,7 @@ def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
         return _once_peak(graph, graph, machine)
     always = _always_there(graph, machine)
     extra = np.where(always, 0, graph.tensors.bytes)
+    # Spans of no operation: nothing is held apart from what an operation itself touches.
     need = _needs(graph, extra, _Spans.none(graph), brought=links.h2d is not None)
     below = made_below(graph)
     held = set(graph.results) if links.d2h is None else graph.tensors.stays.intersection(graph.results)
@@ -43,6 +44,7 @@ def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
     shares = Footprint(graph, machine.hierarchy).shares
     for update in np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist() if shares else ():
         used = graph.on_peers(update)
+        # An update uses shares of spread tensors, not the full copies that `_needs` has counted.
         need[update] += sum(shares[x] for x in used if not graph.persistent[x]) - int(extra[list(used)].sum())
     always_there = sum(share for x, share in shares.items() if graph.persistent[x])
     return always_there + int(graph.tensors.bytes[always].sum()) + max(int(need.max(initial=0)), results)
@@ -51,6 +53,7 @@ def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
 def least_memory(graph: Graph) -> int:
     """Return the device bytes below which no schedule exists on any machine, with links of whatever rates."""
     peers = graph.machine.links.peers if graph.machine else None
+    # Any rate will do: only whether there is a link counts.
     return minimum_memory(graph, Machine(links=Links(1.0, 1.0, peers=peers)))
 
 
@@ -98,6 +101,7 @@ def has_one_schedule(graph: Graph) -> bool:
     producer = np.full(len(graph.tensors), -1)
     producer[made.columns] = made.rows()
     follows = np.zeros(len(operations), np.bool_)
+    # Each reads from the one before it, so no other order keeps the dependencies.
     follows[used.rows()[producer[used.columns] == used.rows() - 1]] = True
     return bool(follows[1:].all())
 
@@ -109,6 +113,7 @@ def _once_peak(graph: Graph, once: Graph, machine: Machine) -> int:
     held = np.zeros(len(graph.operations) + 1, np.int64)
     spanning = spans.first <= spans.last
     np.add.at(held, spans.first[spanning], sizes[spanning])
+    # A tensor counts while first … last run; the sums below are prefix sums of these changes.
     np.subtract.at(held, spans.last[spanning] + 1, sizes[spanning])
     need = _needs(graph, sizes, spans) + held.cumsum()[:-1]
     always = int(graph.tensors.bytes[_always_there(graph, machine)].sum())
@@ -204,6 +209,7 @@ def _needs(graph: Graph, extra: Ints, spans: _Spans, *, brought: bool = False) -
     columns = _Columns(extra.tolist(), spans.first.tolist(), spans.last.tolist())
     needed = np.zeros(len(graph.tensors), np.bool_) if brought else needed_on_device(graph)
     for operation, modes in operations.modes.items():
+        # What must be made on the device can't be left to a mode that makes it on the host.
         enough = (mode for mode in modes if not needed[[*mode.made_on_host]].any())
         variants = (_mode_need(graph, operation, mode, columns) for mode in enough)
         need[operation] = min([int(need[operation]), *variants])
@@ -251,6 +257,7 @@ def time_bound(graph: Graph) -> float:
     seconds: list[float] = graph.operations.time.tolist()
     launches: list[float] = graph.operations.launch.tolist()
     for operation, modes in graph.operations.modes.items():
+        # On the host it takes none of the device's time, and the CPU's is no bound: it runs side by side.
         variants = [0.0 if mode.on_host else mode.time for mode in modes]
         seconds[operation] = min(seconds[operation], *variants)
         launches[operation] = min(launches[operation], *(mode.launch for mode in modes))

@@ -60,6 +60,7 @@ def worth_moving(machine: Machine) -> int:
     def is_worth(size: int) -> bool:
         return out.seconds(float(size)) + back.seconds(float(size)) <= 2 * size * large
 
+    # Latency counts less the larger the tensor, so what is worth it stays so from some size on.
     return bisect_left(range(_LARGEST), True, 1, key=is_worth)
 
 

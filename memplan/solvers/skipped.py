@@ -31,6 +31,7 @@ def collecting() -> Generator[list[str]]:
     finally:
         _collected.reset(token)
         if outer is not None:
+            # In `finally`: notes of a solve that was refused count too.
             outer += [note for note in notes if note not in outer]
 
 

@@ -52,10 +52,12 @@ def fastest(
     for graph, split in chain([(whole, None)], in_pieces):
         worth = 1.0 if split is None or exact else WORTH_ROUNDING
         least = time_bound(graph)
+        # No schedule is faster than the operations: a graph that can't win is not solved.
         if best is None or worth * least < best[0]:
             try:
                 seconds, result = solve(graph, split)
             except InfeasibleError as error:
+                # `<=`: of equal ones the last, which has more pieces.
                 if refusal is None or (error.smallest or inf) <= (refusal.smallest or inf):
                     refusal = error
                 continue
@@ -65,8 +67,10 @@ def fastest(
                 continue  # a solver of chains may not take a graph with regions
             if best is None or worth * seconds < best[0]:
                 best = worth * seconds, result
+                # The plan still recomputes or waits: more room may make it faster.
                 if measured or seconds > NOTHING_TO_GAIN * least:
                     continue
+        # No faster than with fewer pieces, or nothing is left to gain: more aren't tried.
         if not measured:
             break
     if best is None:

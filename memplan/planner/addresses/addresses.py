@@ -67,6 +67,7 @@ def block_of(graph: Graph) -> int:
     Workspaces are measured by what kernels request, and are rounded up to it.
     """
     common = int(np.gcd.reduce(graph.tensors.bytes, initial=512))
+    # The lowest bit that is set: the largest power of two that divides it.
     return common & -common
 
 
@@ -79,6 +80,7 @@ def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
         return best
     always = rows.end - rows.start == rows.steps
     offsets = np.zeros(len(rows.size), np.int64)
+    # Always resident, so they lie one on another, without gaps.
     offsets[always] = np.cumsum(rows.size[always]) - rows.size[always]
     bottom = int(rows.size[always].sum())
     order = (np.cumsum(~always) - 1)[order[~always[order]]]  # of the others, numbered without these
@@ -87,6 +89,7 @@ def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
         if (size := int((found + searches.rows.size).max())) < searches.known:
             searches.known, offsets[~always] = size, bottom + found
             best = Layout(rows, offsets.copy())
+        # Small enough, or proven to be the smallest.
         if searches.known <= searches.least:
             break
     return Layout(rows, best.offsets, least=bottom + searches.none_below)
@@ -107,6 +110,7 @@ class _Searches:
     @property
     def least(self) -> int:
         """Return the bytes below which nothing is sought."""
+        # Layouts have whole units: a target between two is as good as the lower one.
         return max(self.target // self._unit * self._unit, self.none_below)
 
     def run(self, order: Ints, effort: int, strip: int) -> Iterator[Ints]:
@@ -137,6 +141,7 @@ class _Searches:
             known, none_below = self.known, self.none_below
             capacity = (known + max(failed, self.least)) // 2 // self._unit * self._unit
             yield from self._end(restarts.run(capacity, effort), capacity)
+            # Neither found nor refuted within the effort: try larger capacities.
             if (known, none_below) == (self.known, self.none_below):
                 failed, unended = capacity, unended + 1
 
@@ -144,4 +149,5 @@ class _Searches:
         if tried.end == FOUND:
             yield tried.offsets
         elif tried.end == NONE:
+            # No layout within `capacity`, so the next possible size is a unit more.
             self.none_below = capacity + self._unit

@@ -89,6 +89,7 @@ def search(
     choice: LOWEST or RANK. decisions, effort: how many decisions it takes at most, and how much work.
     weight: per row, grows by one for each contradiction.
     """
+    # The compiled search numbers copies by preference: all arrays are permuted, the offsets back at the end.
     rank = np.argsort(order)
     counts = np.diff(sections.own_start)[order]
     own_start = np.concatenate([[0], np.cumsum(counts)])
@@ -96,6 +97,7 @@ def search(
     own = sections.own[np.arange(len(sections.own)) + shift]
     of_member = np.repeat(np.arange(sections.number), np.diff(sections.member_start))
     members = rank[sections.members]
+    # In order of preference within each section.
     members = members[np.lexsort((members, of_member))]
     offsets, outcome, weights = np.zeros(len(order), np.int64), np.zeros(2, np.int64), weight[order]
     problem = Problem(
@@ -178,12 +180,14 @@ def _search(
             if decisions.alongside[depth] == 0:
                 continue  # it was in nobody's way
             x = int(decisions.copy[depth])
+            # The other decision: x rests on a copy that waits, so on the lowest end of these at least.
             holds = lift(problem, state, x, _least_beside(problem, state, x))
             if holds:
                 among = parts.pool[parts.begin[part] : parts.end[part]]
                 run = int(parts.sections[part])
                 holds = infer(problem, state, scratch, int(parts.first[part]), run, among)
             continue
+        # Before a decision, as the compiled code can't make its arrays longer.
         full = numbers[CHANGES] + 4 * count > len(state.changes) or pooled + count > len(parts.pool)
         numbers[DECISIONS] += 1
         if numbers[DECISIONS] > limits[0] or numbers[WORK] > limits[1] or full:
@@ -207,6 +211,7 @@ def _search(
             known, pooled, part = _split(problem, state, crossing, parts, part, known, pooled, depth - 1)
             if part < 0:
                 outcome[0], outcome[1] = FOUND, numbers[WORK]
+                # Of a placed copy, `skyline` stays at its offset.
                 offsets[:] = state.skyline
                 return
 
@@ -222,6 +227,7 @@ def _chosen(problem: Problem, state: State, among: Ints, choice: int) -> int:
     if choice == RANK:
         for x in among:
             if state.waits[x]:
+                # A copy that begins below every end has no room for another one below it.
                 end = min(end, state.lowest[x] + problem.size[x])
     best, lowest = -1, FAR
     for x in among:
@@ -285,6 +291,7 @@ def _undo(
         x = decisions.copy[number]
         state.waits[x] = True
         _count(problem, state, crossing, x, 1)
+    # The newest first: a value may have changed several times.
     while state.numbers[CHANGES] > decisions.changes[last]:
         state.numbers[CHANGES] -= 1
         x, value = state.changes[state.numbers[CHANGES]]
@@ -341,6 +348,7 @@ def _split(
             continue
         parts.first[known], parts.sections[known], parts.begin[known] = start, end - begin, pooled
         for x in parts.pool[parts.begin[part] : parts.end[part]]:
+            # By its first section: a waiting copy crosses all gaps in its span, so it lies in one part.
             if state.waits[x] and (problem.own[problem.own_start[x]] - start) % sections < end - begin:
                 parts.pool[pooled] = x
                 pooled += 1

@@ -49,6 +49,7 @@ def _orders(rows: Lifetimes) -> Iterator[Ints]:
 def most_beside(rows: Lifetimes) -> Ints:
     """Return per copy the most bytes that are resident in one step of its lifetime."""
     live = rows.live()
+    # An arc may go on into the next iteration; one more, as `reduceat` takes no index past the end.
     twice = np.concatenate([live, live, live[:1]])
     ends = np.stack([rows.start, rows.end], axis=1).ravel()
     return np.maximum.reduceat(twice, ends)[::2] if len(ends) else np.zeros(0, np.int64)
@@ -57,6 +58,7 @@ def most_beside(rows: Lifetimes) -> Ints:
 @inner
 def meet(s: int, e: int, t: int, f: int, steps: int) -> bool:
     """Tell whether two arcs of a cycle of `steps` steps share a step."""
+    # In one iteration, or one arc meets the next iteration of the other.
     return (s < f and t < e) or s + steps < f or t + steps < e
 
 
@@ -71,6 +73,7 @@ def place(order: Ints, size: Ints, start: Ints, end: Ints, steps: int, offsets: 
         for at in range(count):
             j = int(placed[at])
             looks += 1
+            # By offset: this one and all others lie above the gap.
             if offsets[j] >= low + size[i]:
                 break
             if offsets[j] + size[j] > low and meet(s, e, int(start[j]), int(end[j]), steps):

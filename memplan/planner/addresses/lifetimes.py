@@ -60,6 +60,7 @@ class Lifetimes(NamedTuple):
         changes = np.zeros(iterations * self.steps + 1, np.int64)
         np.add.at(changes, self.start, self.size)
         np.add.at(changes, self.end, -self.size)
+        # Arcs that go on into later iterations are folded into one.
         return np.cumsum(changes)[:-1].reshape(iterations, self.steps).sum(axis=0)
 
     def there(self, step: int) -> Ints:
@@ -67,6 +68,7 @@ class Lifetimes(NamedTuple):
 
         That is 2 if the copy of the iteration before is still resident when the next begins.
         """
+        # How many of step, step + steps, step + 2 steps, … lie in start … end − 1.
         return (self.end - 1 - step) // self.steps - (self.start - 1 - step) // self.steps
 
     def meet(self, i: int, j: int) -> bool:
@@ -105,6 +107,7 @@ class Lifetimes(NamedTuple):
         section, ended, now = np.zeros(self.steps, np.int64), True, -1
         for step in range(self.steps):
             ended |= bool(ends[step])
+            # Without an end since the last begin, all that began are there together: the same section.
             if begins[step] and ended:
                 now, ended = now + 1, False
             section[step] = now  # -1 before the first begin: the last section of the iteration before
@@ -136,6 +139,7 @@ def lifetimes(
     # The last iteration walked has the lifetimes of every other one, once those that began in it have ended.
     first = walk.now - steps if settled else walk.now
     for _ in range(_MOST_ITERATIONS):
+        # All that began in that iteration has ended: its lifetimes are known.
         if settled and not walk.begun_since(first):
             break
         walk.run_iteration()
@@ -311,6 +315,7 @@ class _Recorder(Walk):
     def _pass_fence(self) -> None:
         self.step, fence = 0, -len(self.schedule)
         pending = self.ledgers[self._memory].pending
+        # As `settle_before` does: those whose transfers have all ended by the fence.
         over = [max(transfers) < fence for _size, transfers in pending]
         super()._pass_fence()
         for life in [life for life, gone in zip(self._pending, over, strict=True) if gone]:
@@ -330,6 +335,7 @@ class _Recorder(Walk):
             self.there.update(dict.fromkeys(filter(self._noted, copies), self.now))
 
     def _transfer(self, x: int, queue: int, target: int) -> None:
+        # Before the transfer: refreshing a stale copy begins no lifetime.
         new = not self.copies.have[target][x]
         super()._transfer(x, queue, target)
         if new and self._noted((target, x)):
@@ -343,6 +349,7 @@ class _Recorder(Walk):
         super()._allocate(ledger_of, kept, transient, waits, queue)
         if ledger_of != self._memory:
             return
+        # The ledger gives up the oldest first, and `_pending` has the same order.
         for _ in range(before - len(pending)):
             self._go(self._pending.popleft())
         if ledger_of == _DEVICE:
@@ -373,4 +380,5 @@ class _Recorder(Walk):
         super()._end_of_iteration()
 
     def _go(self, life: _Life) -> None:
+        # Each copy takes memory for one step at least.
         self.gone.append(life._replace(end=max(self.now, life.start + 1)))

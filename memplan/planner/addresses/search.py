@@ -28,6 +28,7 @@ def within(rows: Lifetimes, capacity: int, rounds: int, seed: int, hardest: bool
     hardest: the copy of most weight is placed next, else any.
     """
     offsets, left = np.zeros(len(rows.size), np.int64), np.zeros(1, np.int64)
+    # Large and long copies are hard to place: they begin with most weight.
     weight = rows.size * np.sqrt(rows.end - rows.start)
     weight /= weight.mean()
     eject(rows.size, rows.start, rows.end, rows.steps, capacity, rounds, seed, hardest, weight, offsets, left)
@@ -63,12 +64,14 @@ def eject(
         if number > count and number % _SETTLE == 0:
             _settle(low, high, placed, size, offsets, tops, concurrent, capacity, number // _SETTLE % 2 == 1)
         place = waiting - 1
+        # Before, the last of the queue is taken: the heaviest left, or the one ejected last.
         if number >= count:
             place = np.random.randint(waiting)
             if hardest:
                 place = np.argmax(weight[queue[:waiting]])
         i = queue[place]
         waiting -= 1
+        # The last one fills the gap.
         queue[place] = queue[waiting]
 
         lows = highs = 0
@@ -136,11 +139,13 @@ def _cheapest(
     best, least, ties = 0, cost, 1
     met = entering
     while met > 0:
+        # From one byte above this offset on, that copy is met.
         begins = int(offsets[low[entering]]) - size if entering < lows else capacity
         ends = int(tops[high[leaving]]) if leaving < highs else capacity
         at = min(begins, ends)
         if at > last:
             break
+        # Those that end here first: at `at` itself they are met no more, and those that begin not yet.
         while leaving < highs and tops[high[leaving]] == at:
             cost -= float(weight[high[leaving]])
             met -= 1
@@ -151,6 +156,7 @@ def _cheapest(
             best, least, ties = at, cost, 1
         elif cost <= least + 1e-9:
             ties += 1
+            # Each of the ties with the same probability, without a list of them.
             if np.random.randint(ties) == 0:
                 best = at
         while entering < lows and offsets[low[entering]] - size == at:
@@ -216,6 +222,7 @@ def _take_out(sorted_: Ints, count: int, key: Ints, i: int) -> None:
             at = middle + 1
         else:
             above = middle
+    # Several may have the same key.
     while sorted_[at] != i:
         at += 1
     for place in range(at, count - 1):

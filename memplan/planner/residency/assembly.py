@@ -92,6 +92,7 @@ def _find_wanted_slots(
     Each link serves its queue backwards in time, twice around the iteration: the second time it knows what
     the next iteration's first fetches need. order: by use.
     """
+    # Seconds by link: when it must have begun all copies that are needed later.
     due = np.full(moments.shape[1], np.inf)
     for iterations in range(1, -1, -1):
         for index in range(len(order) - 1, -1, -1):
@@ -100,6 +101,7 @@ def _find_wanted_slots(
             for hop in range(fetch.source):
                 due[hop] = min(due[hop], needed) - look_ahead * fetch.seconds[hop]
                 moments[index, hop] = _last_slot_by(due[hop], starts, period)
+                # The copy that feeds this one must end when this one begins.
                 needed = due[hop]
 
 
@@ -112,6 +114,7 @@ def _last_slot_by(due: float, starts: Floats, period: int) -> int:
     if due < -starts[-1]:
         return -period
     base = 0 if due >= 0 else -1
+    # "right": a run that starts at that very time is still in time.
     begun = int(np.searchsorted(starts, float(due - base * starts[-1]), "right"))
     return base * period + 2 * (begun - 1)
 
@@ -124,6 +127,7 @@ def _place(fetches: Any, order: Ints, curves: Ints, caps: Floats, moments: Ints)
     that keep the order. What is read from a memory is in the one above from then to its use.
     """
     period = curves.shape[1]
+    # The moment of the latest fetch so far, by memory: the order of need is kept.
     before = np.full(len(curves), -period)
     for index in range(len(order)):
         fetch = fetches[order[index]]
@@ -154,6 +158,7 @@ def _place(fetches: Any, order: Ints, curves: Ints, caps: Floats, moments: Ints)
 @inner
 def _slots_later(moment: int, shift: int, period: int) -> int:
     """Return the moment so many slots later."""
+    # 2 n + 1 moments have n + 1 slots: one more than a half.
     slots = period // 2 + 1
     slot = moment // period * slots + moment % period // 2 + shift
     return slot // slots * period + slot % slots * 2
@@ -166,6 +171,7 @@ def _first_that_fits(fetch: Any, moment: int, curve: Ints, cap: float) -> int:
     period = len(curve)
     moment = min(max(moment, fetch.earliest), fetch.use - 1)
     moment += moment % period % 2
+    # After the last moment without room it has room up to its use.
     tight = _last_above(curve, moment, fetch.use - 1, cap - fetch.size)
     if tight >= moment:
         moment = min(tight + 1, fetch.use - 1)
@@ -229,10 +235,12 @@ def _merge(
         fetch = fetches[order[index]]
         for hop in range(fetch.source):
             moment = moments[index, hop]
+            # Fetched in the iteration before: the tensor starts there.
             if moment < 0:
                 initial[fetch.tensor] |= 1 << hop
             start = moment % period
             slot_of[count] = start // 2
+            # The use's moment, counted in the iteration in which the fetch stands.
             keys[count] = _key(FETCH_KINDS[hop], start + fetch.use - moment, fetch.tensor, hop)
             rows[count, 0], rows[count, 1], rows[count, 2] = PREFETCH, fetch.tensor, hop
             count += 1

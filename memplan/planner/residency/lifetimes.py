@@ -121,6 +121,7 @@ def tensor_lifetimes(graph: Graph, x: int, accesses: Sequence[tuple[int, Access]
     """
     whole, resident, is_result = graph.whole_contributions[x], graph.resident.item(x), x in graph.results
     spread = x in graph.tensors.spread
+    # Contributions that later runs need, as bits.
     need, lifetime, done = (whole if is_result else 0), None, list[Lifetime]()
     if resident:
         persistent = graph.persistent.item(x)
@@ -135,6 +136,7 @@ def tensor_lifetimes(graph: Graph, x: int, accesses: Sequence[tuple[int, Access]
                 lifetime.uses.append(Use(moment, access.memory, True))
             lifetime.first_moment = moment
             need &= ~bit
+            # All contributions found: what comes before is another lifetime.
             if not need:
                 done.append(lifetime)
                 lifetime = None

@@ -106,6 +106,7 @@ def build_schedule(graph: Graph, residency: Residency) -> Schedule:
     Raises InvalidScheduleError if a persistent tensor would have to start in memories in which it may not
     (`may_start`: on the disk and elsewhere).
     """
+    # No deeper memory is needed than the decisions name.
     deepest = max(residency.offloaded.values(), default=0)
     hierarchy = (graph.machine or Machine()).hierarchy if graph.tensors.spread else Machine().hierarchy
     transfers = ResidencyTransfers(graph, hierarchy.with_length(deepest + 1), residency)
@@ -134,6 +135,7 @@ def place_prefetches(
     budget: device bytes. Slots that the residency names already are kept.
     """
     transfers = ResidencyTransfers(graph, machine.hierarchy, residency)
+    # With every fetch just before its use: earlier ones take more.
     if transfers.device_peak > budget:
         return None
     _device, *below, _last = machine.hierarchy.tiers
@@ -165,6 +167,7 @@ def schedule_of_steps(graph: Graph, runs: Sequence[Run], steps: Ints, initial: N
     """
     steps, table = steps.copy(), np.array(runs, np.int64).reshape(-1, 2)
     computes = steps[:, 0] == COMPUTE
+    # A run's position becomes its operation and its mode.
     steps[computes, 1:] = table[steps[computes, 1]]
     groups = list[tuple[tuple[int, ...], list[int]]]()
     for bits in np.unique(initial[graph.persistent]).tolist():
@@ -216,6 +219,7 @@ def _by_tensor(graph: Graph, residency: Residency) -> Iterator[tuple[int, list[A
     """Yield each tensor with its lifetimes, in order."""
     found: dict[int, list[Any]] = {}
     for lifetime in find_lifetimes(graph, residency.runs):
+        # `find_lifetimes` has the last of each tensor first.
         found.setdefault(lifetime.tensor, []).insert(0, lifetime)
     yield from found.items()
 

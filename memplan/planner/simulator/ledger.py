@@ -36,7 +36,9 @@ class Ledger:
         Only if `fits(kept + transient)`.
         """
         waits: list[int] = []
+        # Rests are memory that only allocations which wait may take, so they count as taken here.
         missing = self.used + sum(size for size, _ in self.rests) + kept + transient - self.limit
+        # Ends: `fits` has checked that with all pending deletes done there is room.
         while missing > 0:
             if self.rests:
                 size, transfers = self.rests.popleft()

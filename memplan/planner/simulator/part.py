@@ -45,6 +45,7 @@ def part_of(
     fewer = _without_needless(part, kept)
     try:
         simulate(part, fewer, budget=budget, machine=machine)
+    # A memory below the device may lack room for what is no longer sent on.
     except InvalidScheduleError:
         return kept
     return fewer
@@ -72,6 +73,7 @@ def _without_needless(graph: Graph, schedule: Schedule) -> Schedule:
             events.setdefault(x, []).append(event)
     dropped: set[int] = set()
     for x, own in events.items():
+        # One removal may make another needless.
         while graph.persistent[x] and (needless := _needless(own, schedule.initial.memories(x))):
             dropped |= needless
             own = [event for event in own if event.step not in needless]
@@ -103,6 +105,7 @@ def _needless(events: Sequence[_Event], homes: Sequence[int]) -> set[int]:
         if event.source is not None:
             if memory in fresh:
                 return {event.step}
+            # Nothing has changed it since the delete: neither that nor this copy is needed.
             if memory in left:
                 return {left[memory], event.step}
             made.pop(event.source, None)
@@ -116,6 +119,7 @@ def _needless(events: Sequence[_Event], homes: Sequence[int]) -> set[int]:
             fresh.discard(memory)
         else:
             made.pop(memory, None)
+            # Every other copy is stale from here on.
             if event.changes:
                 fresh, left = {memory}, {}
     return set()

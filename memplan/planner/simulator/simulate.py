@@ -121,6 +121,7 @@ def replay_of(
     known = next((answer for asked, answer in answers if asked == question), None)
     if known is None:
         for column in (schedule.verbs, schedule.targets, schedule.wheres):
+            # The answers are kept by the schedule's identity: its columns must not change.
             column.flags.writeable = False
         known = simulate(graph, schedule, budget=budget, machine=machine)
         answers.append((question, known))
@@ -144,6 +145,7 @@ def settle(walk: Walk) -> bool:
         if not left:
             return True
         before, left = left, walk.run_iteration()
+        # The same transfers under way in two iterations: all further ones are the same.
         if left == before:
             return True
     return False

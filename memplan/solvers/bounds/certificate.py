@@ -89,11 +89,13 @@ def _certificate(
         claims = verify.verify(schedule, certificate, document)
     except (verify.ClaimError, verify.DocumentError):
         for bound in certificate["bounds"]:
+            # A proof that a reader would refuse is left out: the bound is then a claim.
             bound["proof"] = None
         claims = _claims_of(schedule, certificate, document)
     unproven = {claim.what: claim.by for claim in claims}
     for name in ("min_memory", "min_memory_once"):
         certificate[name]["by"] = unproven.get(name, "")
+    # The claims of bounds come last, in their order.
     for bound, claim in zip(certificate["bounds"], claims[-len(bounds) :], strict=True):
         bound["by"] = claim.by
     return certificate
@@ -150,6 +152,7 @@ def flow_proof(
     bits, flows = Network(facts, parts, limit, seconds).flows(np.array([*prices.values()]), free)
     moments: list[dict[str, Any]] = []
     for (operation, price), part, flow in zip(prices.items(), parts, flows, strict=True):
+        # A fraction in text: the reader recomputes it exactly.
         exact = Fraction(price) * 2**bits / int(limit)
         assert part.rows is not None  # they were requested
         rows = np.column_stack([part.rows, flow])[flow > 0]
@@ -158,6 +161,7 @@ def flow_proof(
             kept = sum(amount for _x, producer, amount in kinds[Kind.NEEDS] if producer < 0)
             if kept <= exact * int(part.room):
                 continue
+            # One moment whose flow exceeds its room is the whole proof.
             moments.clear()
         if len(rows):
             names = {"needs": Kind.NEEDS, "asks": Kind.ASKS, "late": Kind.LATE}

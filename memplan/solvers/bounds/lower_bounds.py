@@ -76,6 +76,7 @@ def lower_bounds(
     """
     graph = problem.graph
     trivial = Bound(time_bound(graph), ALL_OPERATIONS, "any")
+    # Proven optimal by the cheapest bound of all.
     if seconds <= 0.0 or time <= trivial.seconds * (1.0 + PROVEN):
         return [trivial]
     problem = _of_compute_queue(problem)
@@ -90,6 +91,7 @@ def lower_bounds(
         with clock.until_interrupted():
             try:
                 return compute()
+            # Any fault: a bound is an extra, and must not cost the schedule.
             except Exception as error:
                 if notes is not None:
                     reason = " ".join(str(error).split())
@@ -110,6 +112,7 @@ def lower_bounds(
         bounds += [fixed.bound] if fixed else []
         if fixed is not None and not fixed.interrupted:
             once = _once_counts(problem, fixed)
+            # Half of what is left for the bound without repeated backward operations.
             share = 0.5 if once else 1.0
             free = attempt(
                 "any-order residency",
@@ -158,6 +161,7 @@ def prove(
         tell(replace(bound, transfers=machine.links == Links()))
 
     free = rising_bound(graph, limit, seconds, rise, cancelled)
+    # With the seconds spent, so that a later call knows whether more could help.
     _known.setdefault(graph, {})[limit, "any", False] = seconds, free
 
 
@@ -235,6 +239,7 @@ def _offloading(problem: Problem, machine: Machine, order: OrderName, seconds: f
     known = _offload.setdefault(problem.graph, {})
     key = device_limit(problem), machine, order
     spent, bound = known.get(key, (0.0, None))
+    # A further program takes several times as long: less than twice the time brings none.
     if bound is None or (seconds > 2 * spent and bound.seconds < time):
         bound = offload_bound(
             problem.graph, machine, budget=key[0], time_limit=seconds, goal=time, order=order

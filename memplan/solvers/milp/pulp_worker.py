@@ -45,6 +45,7 @@ def solve(
     problem += pulp.LpAffineExpression({variables[column]: value for column, value in cost if value})
     _add_rows(problem, variables, program)
     if time_limit is not None:
+        # Building PuLP's objects has taken a part of it.
         solver.timeLimit = max(1.0, time_limit - (monotonic() - began))
     try:
         problem.solve(solver)
@@ -58,6 +59,7 @@ def solve(
     bound = bound_below(program, bound)
     if status not in (MilpStatus.OPTIMAL, MilpStatus.FEASIBLE):
         return Result(status, None, bound + program.offset, None)
+    # Backends give no value to variables that occur in no row.
     at_rest = np.clip(0.0, program.lower, program.upper).tolist()
     x = [rest if v.varValue is None else v.varValue for v, rest in zip(variables, at_rest, strict=True)]
     return Result(status, None, bound + program.offset, np.array(x, np.float64))
@@ -79,6 +81,7 @@ def _solver(settings: Settings, time_limit: float | None, tolerance: float, has_
         options = {"Seed": settings.seed, "Threads": settings.threads or 0, "warmStart": has_start}
         options |= {"FeasibilityTol": tolerance, "IntFeasTol": tolerance}
     options |= {"timeLimit": time_limit, "gapRel": settings.gap}
+    # Each of PuLP's solvers takes other options: its signature says which.
     kind: Any = type(pulp.getSolver(name))
     takes = signature(kind.__init__).parameters
     solver = kind(msg=False, **{k: v for k, v in options.items() if k in takes or "solverParams" in takes})
@@ -115,6 +118,7 @@ def _standing(problem: Any, name: str, gap: float) -> tuple[MilpStatus, float]:
         return MilpStatus.INFEASIBLE, inf
     if problem.sol_status == pulp.LpSolutionOptimal:
         objective = pulp.value(problem.objective) or 0.0
+        # PuLP passes no bound on: within the gap is all that "optimal" says.
         return MilpStatus.OPTIMAL, objective - gap * abs(objective)
     found = problem.sol_status == pulp.LpSolutionIntegerFeasible
     return (MilpStatus.FEASIBLE if found else MilpStatus.UNKNOWN), -inf

@@ -142,6 +142,7 @@ def checked(program: Program, result: Result, backend: str) -> Result:
     """
     if result.x is None:
         return result
+    # First: what follows takes one finite value a column for granted.
     if len(result.x) != len(program.cost) or not np.isfinite(result.x).all():
         raise BackendError(f"{backend} gave no value for some of {program.size}")
     x = np.where(program.integer, np.round(result.x), result.x)
@@ -150,6 +151,7 @@ def checked(program: Program, result: Result, backend: str) -> Result:
     if (worst := _largest(np.maximum(program.lower - x, x - program.upper))) > TOLERANCE:
         raise BackendError(f"{backend} gave a wrong answer: a variable is outside its bounds by {worst:.2g}")
     activity = program.activity(x)
+    # A row of large terms that cancel is exact only relative to these.
     terms = replace(program, values=np.abs(program.values)).activity(np.abs(x))
     scale = np.maximum(1.0, terms)
     excess = np.maximum(program.row_lower - activity, activity - program.row_upper) / scale
@@ -162,6 +164,7 @@ def checked(program: Program, result: Result, backend: str) -> Result:
         )
     if result.bound > objective + TOLERANCE * max(1.0, abs(objective)):
         raise BackendError(f"{backend} claims the bound {result.bound:.9g} above its answer {objective:.9g}")
+    # Within the tolerance checked above a bound may exceed the answer's cost.
     return replace(result, objective=objective, bound=min(result.bound, objective), x=x)
 
 

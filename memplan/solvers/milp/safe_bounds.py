@@ -64,6 +64,7 @@ def relaxed(
     fit, clock = scaled(program), Clock(time_limit, cancelled)
     program = fit.program
     answer = highs.relax(program, time_limit, cancelled)
+    # With cost 0 every solution costs 0: a bound above 0 leaves none.
     if answer.ray is not None and _priced(program, np.zeros_like(program.cost), answer.ray) > 0.0:
         return Linear(inf, None, answer.interrupted)
     bound = _bound(program, answer.prices)
@@ -95,6 +96,7 @@ def _priced(program: Program, cost: Floats, prices: Floats) -> float:
 
 def _sum(program: Program, cost: Floats, prices: Floats) -> float:
     limits = np.where(prices > 0.0, program.row_lower, program.row_upper)
+    # A price on a missing limit would make the bound −∞: without it, it is weaker and true.
     known = np.isfinite(limits)
     prices, limits = np.where(known, prices, 0.0), np.where(known, limits, 0.0)
     count = len(cost)
@@ -102,6 +104,7 @@ def _sum(program: Program, cost: Floats, prices: Floats) -> float:
     reduced = cost - np.bincount(program.columns, parts, minlength=count)
     terms = np.abs(cost) + np.bincount(program.columns, np.abs(parts), minlength=count)
     entries = np.bincount(program.columns, minlength=count)
+    # By so much a reduced cost may be off: one rounding an addition, those of its data.
     unsure = ROUNDING * (entries + DATA) * terms
     unsure[terms == 0.0] = 0.0
     at_rows = prices * limits
@@ -115,5 +118,6 @@ def _sum(program: Program, cost: Floats, prices: Floats) -> float:
 def _least(reduced: Floats, program: Program) -> Floats:
     """Return per column the least of reduced · x within its bounds."""
     least = np.minimum(reduced * program.lower, reduced * program.upper)
+    # 0 · ∞ is nan; the term is 0.
     least[reduced == 0.0] = 0.0
     return least

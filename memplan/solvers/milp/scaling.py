@@ -87,10 +87,13 @@ def _scaled(program: Program) -> Scaled:
     rows = _far(np.where(among_whole > np.ldexp(among_all, -MOST), among_whole, among_all))
     values = np.ldexp(values, rows[row])
     columns = _far(_largest(values, program.columns, len(cost)))
+    # An integer keeps its unit: scaled, it would not be whole.
     columns = np.where(program.integer, 0, np.clip(columns, -MOST, MOST))
     values = np.ldexp(values, columns[program.columns])
+    # Columns have changed the rows: what is far from 1 now is scaled once more.
     rescaled = _far(_largest(values, row, count))
     rows, values = rows + rescaled, np.ldexp(values, rescaled[row])
+    # x_j = 2^columns_j · x'_j: what multiplies it grows as its limits shrink.
     cost = np.ldexp(cost, columns)
     objective = _cost_exponent(cost, program)
     if not (rows.any() or columns.any() or objective or np.isinf(program.values).any()):

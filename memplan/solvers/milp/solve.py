@@ -43,6 +43,7 @@ def solve(
     """
     settings, fit = settings or Settings(), scaled(program)
     if settings.write:
+        # Unscaled: the user's own units.
         write(program, settings.write)
 
     def tell(news: Progress) -> None:
@@ -67,6 +68,7 @@ def _solve_with_pulp(
     with Worker("milp") as worker:
         worker.call(PULP, program, settings, time_limit, start)
         try:
+            # No grace: it has no answer to give when it is asked to stop.
             ending = worker.wait(end, grace=lambda: 0.0)
         except (WorkerCrashedError, WorkerFaultError) as error:
             raise BackendError(f"{settings.backend} crashed: {error}") from None

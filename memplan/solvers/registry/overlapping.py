@@ -73,6 +73,7 @@ def solve_overlapping(
     found = list[ValidatedSolution]()
     for share in shares:
         alone = replace(problem, graph=on_one_queue(problem.graph, share))
+        # The budget needed is the same in both graphs, so the first refusal holds for all.
         with suppress(*([InfeasibleError] if found else [])):
             found.append(solve(alone, solving, 0.0))
     schedules = [one.schedule for one in found] + ([] if options.start is None else [options.start])
@@ -87,6 +88,7 @@ def solve_overlapping(
     notes = list(dict.fromkeys(note for one in found for note in one.notes))
     seconds = monotonic() - clock.begin
     bounds = _bounds(problem, schedule, figures, 0.0 if interrupted else bound_seconds, notes)
+    # Only now: times in graphs with one queue are none of this graph.
     race.found(figures.time, found[0].solver)
     race.proved(bounds[0].seconds, bounds[0].name)
     proven = figures.time <= bounds[0].seconds * (1.0 + PROVEN)
@@ -101,6 +103,7 @@ def solve_overlapping(
         interrupted=interrupted,
         bounds=bounds,
         notes=tuple(notes),
+        # It would be that of one of several solves.
         effort=None,
     )
 
@@ -124,6 +127,7 @@ def _bounds(
     found = lower_bounds(problem, schedule, figures.time, seconds, notes)
     best = max((bound for bound in found if bound.general), key=lambda bound: bound.seconds)
     more = [bound for bound in found if not bound.general and bound.seconds > best.seconds]
+    # A bound and a time are rounded differently: of equal ones the bound may be the larger.
     return replace(best, seconds=min(best.seconds, figures.time)), *more
 
 

@@ -87,6 +87,7 @@ class _Eviction:
 
     def _run(self, stage: int, plan: list[int], there: There) -> list[Run] | None:
         """Run the planned operations, dropping what is in the way; changes `there`. None if one can't run."""
+        # Tensor -> the last run of the plan that reads it, as the plan is in order.
         until = {x: k for k in plan for x in self.reads[k]}
         runs: list[Run] = []
         for k in plan:
@@ -116,6 +117,7 @@ class _Eviction:
         )
 
     def _make_room(self, variant: DeviceVariant, k: int, stage: int, there: There, keep: set[int]) -> bool:
+        # A contribution that is in already is made once more in memory of its own, and dropped.
         new = [x for x in variant.writes if x not in there or (k in there[x] and self.producers[x] != {k})]
         need = variant.workspace + sum(self.sizes[x] for x in (*new, *there)) - self.free
         if need <= 0:
@@ -133,12 +135,15 @@ class _Eviction:
         for x, parts in there.items():
             if x in keep or x in self.results or not self.sizes[x] or parts != self.producers[x]:
                 continue
+            # Without a next use: as if it were after the end.
             following = self._next_use(x, stage) or len(self.variants)
             missing = self._missing([x], there, stage, without=x)
+            # What can't be recomputed is not dropped if it is needed: `_can_do_without` decides.
             seconds = 0.0 if missing is None else sum(self.variants[k][0].time for k in missing)
             a, b = self.powers
             scores.append((seconds**a / (self.sizes[x] * (following - stage) ** b), x))
         for _score, x in sorted(scores):
+            # Asked one by one: it depends on what has been dropped before.
             if self._can_do_without(x, stage, there):
                 yield x
 
@@ -151,6 +156,7 @@ class _Eviction:
         dropped = [
             y
             for y in range(len(self.sizes))
+            # Made in full before this stage, and dropped since.
             if y not in there and max(self.producers[y], default=stage) < stage
         ]
         return all(

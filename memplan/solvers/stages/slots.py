@@ -51,6 +51,7 @@ def has_faster_variants(graph: Graph) -> bool:
     for operation in graph.operations.modes:
         variants = variants_of(graph, operation)
         needed = [x for x in variants[0].writes if is_needed[x]]
+        # Several variants may each make a part: only the slowest part counts.
         producers = [[variant for variant in variants if x in variant.writes] for x in needed] or [variants]
         if max(min(variant.time for variant in row) for row in producers) < variants[0].time:
             return True
@@ -93,6 +94,7 @@ def last_stages(graph: Graph) -> list[int]:
         useful = [operation]
         for tensor in written:
             users = [*graph.consumers[tensor].tolist(), *graph.mutators[tensor].tolist()]
+            # Its users' last stages count, not their own: they may be recomputed too.
             useful += [count - 1] if tensor in results else [last[user] for user in users]
         changes = [
             change
@@ -100,6 +102,7 @@ def last_stages(graph: Graph) -> list[int]:
             for change in graph.mutators[tensor].tolist()
             if change > operation
         ]
+        # In the stage of a change it may still run: recomputations precede the stage's own operation.
         last[operation] = min([max(useful), *changes])
     return last
 
@@ -125,6 +128,7 @@ class RunColumns:
         stage, before = 0, -1
         for operation, mode in sequence:
             columns = dict(self.of.get((stage, operation), ()))
+            # In one stage operations run in order, each at most once.
             if operation <= before or mode not in columns:
                 return None
             x[columns[mode]] = 1.0

@@ -70,6 +70,7 @@ def fractions(
     """
     if len(order) > _OPERATIONS * seconds:
         return None
+    # The program takes traced order: positions in `order` become operations.
     clock, graph = Clock(seconds, cancelled), in_order(graph, order)
     able = able_operations(graph)
     for most in MOMENTS:
@@ -96,6 +97,7 @@ def _read(columns: OffloadColumns, x: Floats) -> Fractions:
     for s in columns.windows:
         for tensor, column in columns.there[s].items():
             there[s, tensor] = x[column]
+        # What the moment's operation touches is on the device without a variable.
         there[s, list(columns.touched[s])] = 1.0
         for tensor, column in columns.below[s].items():
             below[s, tensor] = x[column]

@@ -67,6 +67,7 @@ def facts_of(graph: Graph) -> Facts:
     """
     with _lock:
         known = _known.get(graph)
+        # A weak reference: None once nobody holds the facts.
         facts = known and known()
         if facts is None:
             facts = Facts(graph)
@@ -147,6 +148,7 @@ class Facts:
         results[list(self.results)] = True
         ends = np.full(count, count)
         for operation, changes in self.ended_by.items():
+            # The first change ends it; `count` stands for never.
             ends[operation] = min(changes, default=count)
         written, made, used = graph.operations.writes, graph.producers, graph.users
         rows = written.start, written.columns, made.start, made.columns, used.start, used.columns
@@ -197,6 +199,7 @@ class Facts:
     def recomputable(self, moment: Moment) -> bytearray:
         """Return per operation whether it may be recomputed after the moment, for a later operation."""
         side, recomputable = moment.side, bytearray(len(self.once))
+        # Users have higher numbers, so their entries are final.
         for operation in range(len(self.once) - 1, -1, -1):
             if side[operation] == AFTER or self.once[operation]:
                 continue

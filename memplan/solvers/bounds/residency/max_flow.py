@@ -82,6 +82,7 @@ def minimum_cut(arcs: Arcs, capacities: Ints) -> tuple[int, NDArray[np.bool_]]:
     nodes = len(arcs.start) - 1
     distance, queue, at, path = (np.empty(nodes, np.int32) for _room in range(4))
     flow = int(_send(arcs.start, arcs.head, arcs.twin, left, distance, queue, at, path))
+    # From these nodes the sink can't be reached in the residual network.
     return flow, distance < 0
 
 
@@ -124,6 +125,7 @@ def _send(
             first += 1
             for arc in range(start[node], start[node + 1]):
                 other = head[arc]
+                # From the sink backwards: the residual arc goes from `other` to `node`.
                 if distance[other] < 0 and left[twin[arc]] > 0:
                     distance[other] = distance[node] + 1
                     queue[last] = other
@@ -140,8 +142,10 @@ def _send(
                         least, narrow = int(left[path[index]]), index
                 for index in range(depth):
                     left[path[index]] -= least
+                    # What was sent can be taken back: this is what makes greedy paths optimal.
                     left[twin[path[index]]] += least
                 total += least
+                # The path is kept up to its narrowest arc, which has nothing left.
                 depth = narrow
                 node = head[twin[path[depth]]]
                 continue

@@ -80,5 +80,7 @@ def best_prices(
             return Priced(max(bound, 0.0), best, cut.recomputed.astype(np.float64))
         if top.value - bound <= NEAR or bound >= goal or len(cuts) == MOST_CUTS or not proceed():
             recomputed = np.average([cut.recomputed for cut in cuts], axis=0, weights=top.weights)
+            # 0 is a bound without any price.
             return Priced(max(bound, 0.0), best, recomputed)
+        # The program's own prices jump from corner to corner; halfway converges in fewer cuts.
         prices = (best + top.prices) / 2

@@ -111,6 +111,7 @@ def rising_bound(
 
     def search(order: OrderName, moments: Sequence[int] = ()) -> ResidencyBoundSearch:
         def rise(extra: float) -> None:
+            # `found` exists by then: the search tells nothing before it runs.
             tell(_bound(graph, extra, order, found.certain))
 
         found = ResidencyBoundSearch(
@@ -130,6 +131,7 @@ def _bound(graph: Graph, extra: float, order: OrderName, certain: float = inf) -
 
     extra: seconds above those of all operations; certain: those of them that minimum cuts prove.
     """
+    # Rounded down, as it is a bound.
     least = sum_below([*facts_of(graph).seconds, extra])
     return Bound(max(time_bound(graph), least), NAME, order, by=HIGHS if extra > certain else "")
 

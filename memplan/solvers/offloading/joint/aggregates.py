@@ -76,9 +76,11 @@ class Aggregates:
     def put(self, x: int, part: Part) -> None:
         """Count this for a tensor, instead of what was counted."""
         before = self._parts.get(x)
+        # The same object: parts never change, so neither have the sums.
         if part is before:
             return
         if before is not None:
+            # Applied together, when the curves are asked for.
             self._less.append(before)
         self._more.append(part)
         self._curves = None
@@ -123,6 +125,7 @@ class Rows:
         start, room = self._start[tensor], self._room[tensor]
         count = len(rows)
         if room:
+            # The old rows count no more; they may be more than the new ones.
             self._marks[start : start + room] = -1
         if count > room:
             start = self._place(tensor, count + _SPARE)
@@ -132,6 +135,7 @@ class Rows:
     def _place(self, tensor: int, room: int) -> int:
         start, self._end = self._end, self._end + room
         if self._end > len(self._rows):
+            # At least doubled, so that copying costs a constant time per row.
             self._rows = np.concatenate([self._rows, np.zeros(self._end, self._rows.dtype)])
             self._marks = self._rows[self._field]
         self._marks[start : self._end] = -1

@@ -28,6 +28,7 @@ def ends_of(state: State, intervals: Any) -> tuple[Ints, Ints]:
     before).
     """
     before, runs = intervals["before"], len(state.runs)
+    # Moment 2 k is the slot before run k, 2 k + 1 the run: from the slot after a use to that of the fetch.
     return 2 * intervals["after"] + 2, 2 * before + (before >= runs) * (state.moments - 2 * runs)
 
 
@@ -94,6 +95,7 @@ def orders(state: State, chosen: Sequence[OffloadInterval]) -> Iterator[list[Off
             by_tensor.setdefault(interval.tensor, []).append(interval)
     whole = [interval for tensor in _spread(list(by_tensor)) for interval in by_tensor[tensor]]
     if whole:
+        # `shortest` at the end has all of them: those listed before count once (`fill`).
         yield [*passing, *whole, *shortest]
         yield [*whole, *passing, *shortest]
 
@@ -110,6 +112,7 @@ def durations(state: State, chosen: Sequence[OffloadInterval]) -> NDArray[np.flo
     runs, period = len(state.runs), float(state.starts[-1])
     after = np.array([interval.after for interval in chosen], np.int64)
     before = np.array([interval.before for interval in chosen], np.int64)
+    # Positions from `runs` on are of the next iteration, one period later.
     iterations = before // runs if runs else before
     seconds = state.starts[before % runs] + iterations * period - state.starts[after + 1]
     return seconds.astype(np.float64)

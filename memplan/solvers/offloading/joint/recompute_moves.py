@@ -100,12 +100,14 @@ class RecomputeMoves:
             for slot in self._slots.get(producer, ())
             if before < slot < position and self._taken(slot) is None
         ]
+        # The latest slot: there it takes memory for the shortest time.
         return max(slots, default=None)
 
     def _run_no_more(self, position: int) -> set[int]:
         state, changed, rest = self.state, set[int](), [position]
         while rest:
             last = rest.pop()
+            # The first goes in any case: that is the move.
             if last != position and self._needed(last):
                 continue
             operation = state.runs[last][0]

@@ -37,6 +37,7 @@ class WeightStocks:
             program.fetching(next(use for use in needed if use > d) - d) for d in range(self.steps)
         ]
         self.copy = program.variable()
+        # Steps from the update to the next use, f_w: the time that a CPU update has.
         self.window = min((d for d in used if d > 0), default=self.steps)
         self._on_device(used)
         self.left: list[Linear] = []
@@ -73,12 +74,14 @@ class WeightStocks:
         self.left = program.leaving(self.steps)
         for d in range(1, self.steps):
             now, t = self.left[d], self.step(d - 1)
+            # `left` is cumulative: what leaves in step d − 1 is a difference.
             out = (now - self.left[d - 1] if d > 1 else now) * self.size
             program.add("4.7", out >= 0.0)
             loads.d2h[t].append(out)
             if d == 1:
                 program.after_computation(t, now, self.size)
             program.add("4.7", self.stored[d] + now + self.on_host >= share)
+        # The gradients: in no term of the printed (4.14) to (4.17).
         loads.device[self.origin].append(share * self.gradient)
         update = self.group.device_seconds / program.second
         loads.compute[self.origin].append((share - self.on_host) * update)  # 4.20
@@ -98,9 +101,11 @@ class WeightStocks:
             out, done = sent - sent_before, updated - updated_before
             program.add("4.12", out >= 0.0)
             program.add("4.12", done >= 0.0)
+            # Strictly before: the printed (4.12) lets an update run in the step that copies its gradient.
             program.add("4.12", updated <= sent_before)
             program.add("4.12", sent <= on_host)
             come = self.stored[d % self.steps] + (self.fetched[d] if d < self.steps else ZERO)
+            # After g_w the old weights are stale on the device: only updated ones may be there or come.
             program.add("4.13", come + on_host <= updated + share)
             loads.d2h[t_before].append(out * self.gradient)
             if d == 1:
@@ -121,6 +126,7 @@ class WeightStocks:
                 program.add("4.18", self.copy + stored >= share)
         self.disk = disk_part(program, self.copy, self.size)
         self.disk_held = self.disk * self.size
+        # Bytes an iteration: once for each use.
         self.disk_reads = self.disk_held * float(len(self.group.uses))
         self.disk_writes = self.disk_held if self.trained else ZERO
         if program.limits.has_disk:

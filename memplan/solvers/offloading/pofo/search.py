@@ -56,9 +56,11 @@ class PofoSearch:
         # Amounts of memory at which the time falls: between them the answers are the same.
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
         largest = self._largest_that_fits(table, drops)
+        # From the largest that fits outwards: simulated, one of its neighbours may be faster.
         for number in sorted(range(len(drops)), key=lambda n: (abs(n - largest), n)):
             if self.left > 0 and self._proceed():
                 self.left -= 1
+                # One look-ahead each to compare them; the best alone gets all.
                 self._try(self._residency(table, drops[number]), (LIKELY,))
         if self.residency is not None and self._proceed():
             self._try(self.residency)
@@ -79,6 +81,7 @@ class PofoSearch:
         """Compute the table, with some slots beyond the budget; None if time does not suffice."""
         costs = self.costs
         free = max(0, self.chained.limit - costs.resident_bytes)
+        # Slots of a common divisor round nothing. What the last block saves waits for no other block.
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
         slot_bytes = max(1, divisor, -(-free // slots))
         whole, spare = divmod(free, slot_bytes)

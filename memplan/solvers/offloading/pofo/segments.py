@@ -84,6 +84,7 @@ def decided(
     offloaded: set[int] = set()
     for segment in segments:
         first, end = segment.first, segment.end
+        # The last segment's backward follows at once: its moves are Rotor's, forward and backward.
         if end == chained.blocks:
             backward.append(list(without_options(table.moves(segment.memory, first, end - 1))))
         elif segment.saved:
@@ -121,9 +122,11 @@ def choice_residency(
     ]
     offloads: dict[TensorUse, Memory] = {}
     sent = 0.0
+    # The link is one queue: copies go out in the order in which tensors are last used before their gap.
     for position, x in sorted(gaps):
         ready = max(sent, starts[position + 1])
         ready += link.seconds(float(graph.tensors.bytes[x])) if link else 0.0
+        # One that isn't sent leaves the link as it was: `sent` stays.
         if link is None or ready <= starts[turn]:
             offloads[x, position], sent = Memory.HOST, ready
     return Residency(runs, offloads)

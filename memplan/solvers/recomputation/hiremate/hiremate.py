@@ -173,6 +173,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
         )
     if found.bound < inf:
         options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
+    # Optimal from these options only; FEASIBLE says that more time might help.
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
     effort = SearchStats.of(found.nodes, best.time, found.bound)
     return SolverResult(best.schedule, status, time_bound(graph), clock.interrupted, effort=effort)
@@ -180,6 +181,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
 
 def _options(hierarchy: Hierarchy, settings: Settings, options: Options, clock: Clock) -> tuple[HGraph, bool]:
     """Return the top's H-graph with all clusters' options, and whether no search was cut short."""
+    # joblib's −1: one per core.
     workers = settings.workers or -1
     cache = cache_of(settings.cache, f"{NAME} {VERSION}")
 
@@ -259,6 +261,7 @@ def sequential(graph: Graph, top: int, lower: int) -> Tree:
         members = [Branch(blocks[i].forward, blocks[i].backward) for i in inside]
         forward = tuple(o for member in members for o in member.forward)
         grouped = tuple(members) if len(members) > 1 and len(forward) > lower else ()
+        # The last block may have been the loss alone.
         if forward or block.backward:
             branches.append(Branch(forward, block.backward, grouped))
     return Tree(tuple(branches), middle, fine.after)
@@ -276,6 +279,7 @@ def _branch(cluster: Cluster) -> Branch:
         return Branch(tuple(cluster.forward.tolist()), tuple(cluster.backward.tolist()))
     children = tuple(_branch(child) for child in cluster.children)
     forward = tuple(o for child in children for o in child.forward)
+    # Children that are single operations are taken apart anyway.
     nested = any(child.is_cluster for child in children)
     return Branch(forward, tuple(cluster.backward.tolist()), children if nested else ())
 

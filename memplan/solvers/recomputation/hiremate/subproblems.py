@@ -62,6 +62,7 @@ class Cache:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             entry = json.loads(folder.read(name, MOST_BYTES) or "null")
             enough = entry["complete"] is True or float(entry["seconds"]) >= ENOUGH * job.seconds
+            # The digest finds entries that were cut off or edited.
             if enough and entry["sha256"] == _digest(entry["answer"]):
                 return entry["answer"]
         return None
@@ -107,6 +108,7 @@ def solve_all(
     cache: Cache | None = None,
 ) -> list[Any]:
     """Return the answers, in order. Equal jobs are solved once."""
+    # By `repr`, as in the cache: equal clusters are one job.
     contents = {repr(job.content): job for job in jobs}
     answers = {key: cache.read(job) if cache else None for key, job in contents.items()}
     missing = {key: job for key, job in contents.items() if answers[key] is None}
@@ -116,6 +118,7 @@ def solve_all(
             answers[key] = _solve(function, job, cache)
     else:
         with connected(backend):
+            # Workers of a cluster may be on another machine, where this number means nothing.
             parent = os.getpid() if backend == "loky" else None
             tasks = (delayed(_solve_apart)(parent, function, job, cache) for job in missing.values())
             found: Any = Parallel(n_jobs=workers)(tasks)
@@ -139,4 +142,5 @@ def _solve(function: Callable[[Any, float], Solved], job: Job, cache: Cache | No
     solved = function(job.content, job.seconds)
     if cache:
         cache.write(job, solved)
+    # As a cached answer comes: tuples are lists, so that a first solve equals a resumed one.
     return json.loads(json.dumps(solved[0]))

@@ -59,6 +59,7 @@ def find_graph(schedule_path: Path, document: object) -> tuple[Path, Graph]:
         raise InputError(f"{schedule_path} does not say which graph it was made for: give --graph FILE")
     name, digest = made_for
     heads = {path: head for path in _documents(schedule_path) if b"plan-graph/" in (head := _head(path))}
+    # False comes first: files that have the name.
     for path in sorted(heads, key=lambda path: name.encode() not in heads[path]):
         with suppress(InputError):  # not a graph that can be read: another may be
             if is_of_digest(graph := load_graph_of(path, document), path, digest):

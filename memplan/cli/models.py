@@ -36,6 +36,7 @@ def model_code(model: str, device: str) -> Generator[None]:
             raise
         line = f"{model}: there is not memory enough on {device} to run it without a plan: {WAYS}"
         raise OutOfMemoryError(line) from error
+    # An Exception is reported as it is; others would end the command without a line.
     except BaseException as error:
         if isinstance(error, Exception):
             raise

@@ -40,6 +40,7 @@ def command_with(option: str, value: str, words: Sequence[str] | None = None) ->
         if skipped:
             skipped = False
         elif word == option or word.startswith(f"{option}="):
+            # Of an option given twice the last one holds.
             place, skipped = len(kept), word == option
         else:
             kept.append(word)

@@ -40,6 +40,7 @@ class Document(click.Path):
         if str(value) not in ("-", "/dev/stdin") or ctx is None:
             return super().convert(value, param, ctx)
         text = sys.stdin.buffer.read()
+        # Readers go by the suffix; each document of memplan is an object.
         suffix = ".json" if text.lstrip()[:1] == b"{" else ".yaml"
         copy = Path(ctx.with_resource(Scratch("input")), f"stdin{suffix}")
         copy.write_bytes(text)

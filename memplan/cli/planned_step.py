@@ -91,6 +91,7 @@ def planned_step(
     from ..updates.choice import choice_of, updated
 
     graph_path = held.graph_path
+    # The user's device first: its error comes before the graph's.
     if device is not None:
         check_device(device)
     device = _device(held.graph, graph_path, device)
@@ -119,6 +120,7 @@ def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:
         raise InputError(f"{graph_path} has no fingerprint: it was not made by `plan profile`")
     traced = str(graph.source.get("device", "cpu"))
     device = wanted or traced
+    # By kind: cuda:1 runs what was traced on cuda:0.
     if device.partition(":")[0] != traced.partition(":")[0]:
         made = f"was estimated for {gpu}" if (gpu := _estimated_for(graph)) else f"was traced on {traced}"
         raise MismatchError(f"{graph_path} {made}, not on {device}: profile the model there")

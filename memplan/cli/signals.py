@@ -41,6 +41,7 @@ class Interruption:
         """Handle a signal."""
         del frame
         if not self._over:
+            # The first one decides the exit code.
             self.signal = self.signal or number
             raise KeyboardInterrupt
 
@@ -64,6 +65,7 @@ def interruptible() -> Generator[Interruption]:
         yield interruption
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
+    # nohup ignores SIGHUP; None is a handler in C.
     theirs = {number for number, handler in before.items() if handler in (signal.SIG_IGN, None)}
     atexit.register(_end_quietly)
     hook = sys.unraisablehook

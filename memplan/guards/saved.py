@@ -41,6 +41,7 @@ class SavedTensor:
             return True
         if self._bytes is None:
             return False
+        # As bytes: NaN equals itself, and -0.0 differs from 0.0.
         return _form(self.tensor) != self._form or not torch.equal(self._bytes, _present(self.tensor))
 
     def put_back(self) -> None:

@@ -70,6 +70,7 @@ def memory_span(
     """
     # Workspaces move nothing: each is there while its step runs.
     more = np.zeros(len(schedule), np.int64)
+    # Workspaces are of the default variant: others, as on the host, have their own.
     runs = np.flatnonzero((schedule.verbs == Verb.COMPUTE) & (schedule.wheres == DEFAULT_MODE))
     more[runs] = (worst.operations.workspace - graph.operations.workspace)[schedule.targets[runs]]
     alone = stays_on_device(graph, schedule)

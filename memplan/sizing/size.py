@@ -231,6 +231,7 @@ def size(
         )
         sizing = request.sizing(request.presets(notes.append), progress, notes.append)
         at_once = [*sizing.at_once()] if sizing.several else []
+        # Ctrl-C in the first stage: no solver is asked.
         complete = not sizing.several or len(at_once) == len(sizing.gpus)
         sizes = sizing.together([*sizing.results()] if complete else [], at_once)
         notes += sizing.notes()

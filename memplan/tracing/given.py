@@ -32,6 +32,7 @@ def given_replaced(pairs: Iterable[tuple[Tensor, Tensor]]) -> Generator[None]:
 class _Given(TorchFunctionMode):
     def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
+        # With the real one, so that its identity stays its own.
         self._stand_ins = {id(real): (real, fake) for real, fake in pairs if real is not fake}
 
     def replaced(self, arguments: Any) -> Any:

@@ -111,6 +111,7 @@ def _with_copy(program: Program, storage: int) -> Program:
         random=False,
     )
     operations = [_reading(one, storage, made, new) for one in program.operations]
+    # Before the first use, hence before the change.
     operations.insert(users[0], copy)
     storages = [*program.storages, Storage(f"{name}.before", there.bytes, Kind.ACTIVATION, there.layer)]
     return replace(program, storages=storages, values=values, views=views, operations=operations)

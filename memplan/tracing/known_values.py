@@ -97,6 +97,7 @@ class KnownValues(DispatchMode):
         with no_dispatch_modes():
             for name, fake, real in given:
                 if real.numel() <= MOST_ELEMENTS:
+                    # A copy: the trace must see one value, whatever changes the buffer meanwhile.
                     self._known[fake] = self.tape.given(name, real.detach().to("cpu", copy=True))
             for fake, real in () if before is None else before.constants():
                 if fake not in self._known:
@@ -155,6 +156,7 @@ class KnownValues(DispatchMode):
             raise
         if schema_of(func).is_mutable and not known:
             self._spoilt.update(
+                # The storage is held, so that no other gets its identity.
                 (memory_of(tensor), tensor.untyped_storage())
                 for tensor in written_tensors(func, args, kwargs)
             )
@@ -183,6 +185,7 @@ class KnownValues(DispatchMode):
             if not self._is_known(tensor):
                 return None
             self._tell(tensor)
+            # A copy: the user's code may write into the array.
             return self.tape.tensors[self._known[tensor].number].clone().numpy()
 
     def _tell(self, tensor: Tensor) -> None:

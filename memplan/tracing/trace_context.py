@@ -66,6 +66,7 @@ def _retyped(tensor: Tensor, cls: type[Tensor]) -> Tensor:
             f"{users_line()}makes a {cls.__name__} of a tensor, whose own methods a trace does not follow: "
             "compute with torch.Tensor in forward and loss"
         )
+    # Another object in the same memory, as `as_subclass` gives.
     return tensor.view_as(tensor)
 
 

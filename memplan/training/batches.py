@@ -44,6 +44,7 @@ class Batches:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._numbers = state["begun"]
         self._begin()
+        # Made, not skipped: what an epoch draws for them decides the batches that follow.
         for _batch in range(state["taken"]):
             next(self)
 

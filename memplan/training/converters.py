@@ -44,6 +44,7 @@ InPieces = bool | Literal["exact"]
 
 
 def read_budget(budget: int | str) -> Budget:
+    # 0.6 could mean bytes or a share, so it is refused.
     if type(budget) is float and 0 < budget <= 1:
         raise UnfitError(
             f"write '{budget:.0%}' for a share of the baseline's peak, or bytes, like '{budget}GB'"
@@ -146,6 +147,7 @@ def read_scaler(scaler: torch.amp.GradScaler | None) -> torch.amp.GradScaler | N
 
 
 def read_count(count: int) -> int:
+    # Not isinstance: True is an int.
     if type(count) is not int or count < 1:
         raise UnfitError("give a whole number, 1 or more")
     return count

@@ -74,6 +74,7 @@ def chosen_contenders(
     wanted = here if names is None else [name.strip() for name in names.split(",")]
     chosen = list(dict.fromkeys([*wanted, *(name for one in baselines for name in BASELINES[one])]))
     for name in chosen:
+        # For its error: an unknown name.
         registry.entry(name)
     given: dict[str, dict[str, str]] = {name: {} for name in chosen}
     for path, value in settings.items():
@@ -85,6 +86,7 @@ def chosen_contenders(
         given[solver][key] = value
     contenders: list[Contender] = []
     for name in chosen:
+        # Of all solvers those without their package are left out; a named one is an error.
         with suppress(*([MissingPackageError] if names is None else [])):
             known = registry.settings_of(name)
             own = with_gap(given[name], gap if "gap" in known else None, f"{name}.")

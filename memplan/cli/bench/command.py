@@ -269,6 +269,7 @@ def bench(
     interrupted, fault = False, None
     fresh: list[Row] = []
     try:
+        # Closed on Ctrl-C too, which ends the workers.
         with closing(run(left, workers or 1, bound_time, known.values(), backend)) as solved:
             for row in _kept(solved, len(left), destination, output):
                 rows[row.key] = row
@@ -310,6 +311,7 @@ def _kept(solved: Iterable[Row], total: int, destination: Path | None, output: O
             try:
                 if destination:
                     append_row(destination, row)
+            # A row that could not be written is shown all the same.
             finally:
                 yield row
 

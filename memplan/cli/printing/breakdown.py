@@ -46,6 +46,7 @@ def recomputed(graph: Graph, schedule: Schedule) -> list[Entry]:
 def transfers(graph: Graph, schedule: Schedule) -> Entry:
     """Return number and bytes of offloads and of prefetches; of sharded training, of gathers and scatters
     too."""
+    # Targets of computes are operations, so they become 0, an index that is valid anyhow.
     tensors = schedule.targets * (schedule.verbs != Verb.COMPUTE)
     sizes, spread = graph.tensors.bytes[tensors], graph.spread[tensors]
     kinds = [(Verb.OFFLOAD, False, "offloads"), (Verb.PREFETCH, False, "prefetches")]
@@ -80,6 +81,7 @@ def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
     order = np.argsort(there[there != WORKSPACE], kind="stable")
     there, sizes = (column[there != WORKSPACE][order] for column in (there, sizes))
     kinds = graph.tensors.kind[there]
+    # Stable: tensors of equal size stay in the graph's order.
     order = np.argsort(-sizes, kind="stable")
     return {
         "step": at,

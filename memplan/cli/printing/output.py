@@ -44,6 +44,7 @@ class Answer:
     def print(self, document: Mapping[str, Any]) -> None:
         """Print the object. Raises InputError."""
         self.printed = True
+        # NaN and Infinity are no JSON, though Python would write them.
         print_whole(json.dumps({"command": self.command, **document}, allow_nan=False) + "\n")
 
     def end(self, code: int, line: str) -> None:

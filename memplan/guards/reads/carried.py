@@ -67,6 +67,7 @@ class Counter(NamedTuple):
     def entries(self) -> dict[Any, Any] | None:
         """Return the dict that has the number; None if it is elsewhere."""
         found = self.thing if is_a(self.thing, dict) else own_attributes(self.thing)
+        # Exactly int: a subclass may count in its own way, and True is no count.
         return found if found is not None and type(found.get(self.key)) is int else None
 
 

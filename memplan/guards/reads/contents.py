@@ -100,6 +100,7 @@ class _Alive:
         self._key, self._there = id(there), (lambda: None) if there is None else weakref.ref(there)
 
     def __eq__(self, other: object) -> bool:
+        # The key too: of two objects that are gone both references give None.
         return is_a(other, _Alive) and other._there() is self._there() and other._key == self._key
 
     def __hash__(self) -> int:
@@ -224,6 +225,7 @@ def tensor_content(tensor: Tensor) -> Any:
         return Content((Tensor, (*form, tensor.data_ptr(), version_of(tensor))))
     with no_dispatch_modes(), no_function_modes():
         values = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+        # As bytes: NaN equals itself.
         return Content((Tensor, (*form, values.contiguous().view(torch.uint8).numpy().tobytes())))
 
 

@@ -75,9 +75,11 @@ def _users_line(frame: FrameType | None) -> str | None:
     """Return the user's line, None if Python or a library asks for itself."""
     while frame is not None:
         name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        # Imports read code, tracebacks read lines: neither is an input of the iteration.
         if file.startswith("<frozen importlib") or name in ("linecache", "inspect", "tokenize"):
             return None
         top = name.partition(".")[0]
+        # These read for others: the line that called them is the one that reads.
         reads = top in sys.stdlib_module_names or top in _READS_FILES or name == "torch.serialization"
         if not reads and frame.f_globals.get("__package__") != __package__:
             return None if is_of_library(file) or top == _OURS else at_line(file, frame.f_lineno)

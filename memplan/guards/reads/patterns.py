@@ -69,6 +69,7 @@ def report(thing: Any, shape: Shape, named: tuple[Any, ...], to: Reporter) -> No
         return
     how, *parts = shape
     if how == "or":
+        # All alternatives: which one matches is not known before Python tries them.
         for each in parts:
             report(thing, each, named, to)
     elif how == "value":

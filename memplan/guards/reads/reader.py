@@ -66,6 +66,7 @@ class Reader:
     def attribute(self, thing: Any, name: str) -> Any:
         try:
             value = getattr(thing, name)
+        # That it is missing is an answer too, which a later iteration may not get.
         except AttributeError:
             if self._recorder.listens:
                 self._recorder.read_attribute(thing, name, None)
@@ -79,9 +80,11 @@ class Reader:
         return getattr(thing, name)
 
     def item(self, thing: Any, key: Any) -> Any:
+        # Asked first: reading a defaultdict makes the item.
         made = is_made(thing, key)
         try:
             value = thing[key]
+        # As for attributes: absence is what the code has read.
         except LookupError:
             if self._recorder.listens:
                 self._recorder.read_item(thing, key, MISSING, made=False)

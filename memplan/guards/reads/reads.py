@@ -194,10 +194,12 @@ def _compared(now: Any, read: Read, path: Path) -> Node | Difference | None:
 
 
 def same(now: Any, value: Any) -> bool:
+    # First: `==` between other types may run anybody's code.
     if type(now) is not type(value):
         return False
     if is_a(now, SCALARS):
         now, value = plain_value(now), plain_value(value)
+        # NaN counts as equal to NaN.
         return bool(now == value or (now != now and value != value))
     if is_a(now, MethodType):
         return now.__self__ is value.__self__ and now.__func__ is value.__func__

@@ -153,6 +153,7 @@ class Rewrite(ast.NodeTransformer):
         looks = isinstance(function, ast.Name) and function.id in _FRAME_READERS
         given, named = self._all(node.args), self._all(node.keywords)
         called = self._one(function)
+        # With arguments, as in vars(x), they look at these and not at the frame.
         if self._inside and not (looks and not node.args):
             called = self._call(function, "callee", called)
         return ast.copy_location(ast.Call(called, given, named), node)
@@ -169,6 +170,7 @@ class Rewrite(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        # The last operand is the result: its truth is not asked for here.
         node.values = [*map(self._truth, node.values[:-1]), self._one(node.values[-1])]
         return node
 

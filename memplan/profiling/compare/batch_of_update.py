@@ -39,6 +39,7 @@ def places(iteration: Iteration, updates: int) -> list[Place]:
     """Return the places of the batches that show all that so many updates do differently."""
     if iteration.updates is None or not iteration.accumulates:
         return updates * [Place.LAST]
+    # Of two batches none is between the first and the last.
     return [*([Place.NEXT] if iteration.accumulate > 2 else []), *updates * [Place.FIRST, Place.LAST]]
 
 

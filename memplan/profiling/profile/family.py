@@ -305,6 +305,7 @@ def _call(one: Call, other: Call, number: Number) -> Call:
 def _argument(one: Any, other: Any, number: Number) -> Any:
     """Combine two arguments. Floating-point numbers are the first's: nothing is larger or slower for them."""
     _check(type(one) is type(other))
+    # Before int, of which bool is a subclass.
     if isinstance(one, Ref | bool):
         _check(one == other)
     elif isinstance(one, int):

@@ -117,6 +117,7 @@ def seconds(work: Work, gpu: Gpu, fitted: Efficiencies | None = None) -> float:
     share, memory = reached.kinds[kind], work.bytes / (reached.bandwidth * gpu.bandwidth)
     if not work.flops:
         return memory / share + reached.kernel
+    # Flash kernels overlap computing and moving: no serial share.
     if work.scores:
         return max(attention_seconds(work, gpu, getattr(gpu, rate)), memory) / share + reached.kernel
     of_rate = 1.0 if kind in WITHOUT_TENSOR_CORES else reached.of_rate(gpu.capability, rate)

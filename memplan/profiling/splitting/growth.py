@@ -95,6 +95,7 @@ def _ways(uses: Uses, value: int, along: Along, least: int, steps: int | None) -
     growth = _Growth(uses, least, steps, along.rows(uses.program.values[value].shape))
     growth.grow(value, along.trimmed(uses.program.values[value].shape))
     phases = {operations[i].phase == Phase.BACKWARD for i in growth.members}
+    # On copies: an attempt that fails has added members.
     if len(phases) > 1 and (together := growth.copy().region(None)) is not None:
         yield [together]
     forward = growth.copy().region(False)
@@ -142,6 +143,7 @@ class _Growth:
             return None
         # More would be another region than the one that was grown.
         most = MOST_BETWEEN if self._steps is None else len(self.members)
+        # Until nothing is left between: what joins may itself need and make results.
         while between := self._uses.between(own := self._of_phase(backward)):
             if len(between) > most or not all(self._include(i) for i in sorted(between)):
                 return None
@@ -193,6 +195,7 @@ class _Growth:
             if isinstance(part, Along) and part.region_rows(self._program.values[value].shape) != self._rows:
                 return False
             read = value in found.inputs
+            # A tensor may be read whole by one call and in pieces by another.
             known = value in self._parts and not (read and part is WHOLE)
             if known and self._parts[value] != self._trimmed(value, part):
                 return False

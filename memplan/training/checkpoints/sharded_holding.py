@@ -75,6 +75,7 @@ class JointHolding(Holding):
         if not isinstance(tensor, DTensor):
             return super().read(tensor)
         with self._ranks.in_order():
+            # The others wait for this word before each tensor: if rank 0 fails, they get False instead.
             self._ranks.from_first(True)
             self._unread -= 1
             return self._collected(tensor)
@@ -127,6 +128,7 @@ class ShardedHolding(JointHolding):
 
     def _collected(self, tensor: DTensor) -> Tensor:
         rows = self._shards.rows(tensor.shape[0])
+        # With the padding of the last shares, which is cut off below.
         whole = torch.empty(self._ranks.shards * rows, *tensor.shape[1:], dtype=tensor.dtype, device="cpu")
         self._ranks.to_first(self._sent(tensor), whole.view(-1).view(torch.uint8))
         return whole[: tensor.shape[0]]

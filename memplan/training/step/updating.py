@@ -92,6 +92,7 @@ class Accumulating(Updating):
         states, waiting = plan.program.states, self.waiting
         if not waiting or self._states is None:
             self._states = states
+        # `is` first: most batches of an update run by one plan.
         elif self._states is not states and self._states.keys() != states.keys():
             raise MismatchError(
                 "other parameters require a gradient than in the earlier batches of this update: freeze and "

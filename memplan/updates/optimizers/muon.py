@@ -77,6 +77,7 @@ def _effort(keywords: Mapping[str, Any]) -> Effort:
 def _flops(shape: Sequence[int], keywords: Mapping[str, Any]) -> int:
     """Count the three products of each iteration: X·Xᵀ, its square, and that times X."""
     rows, columns = sorted(shape)  # the iteration transposes a tall weight
+    # Two FLOPs per multiplication: twice rows² · columns, once rows³.
     return int(keywords["ns_steps"]) * (4 * rows**2 * columns + 2 * rows**3)
 
 

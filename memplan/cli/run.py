@@ -121,7 +121,7 @@ def run(
 
 def _peaks(peaks: Peaks) -> dict[str, int]:
     """Return the measured peaks. The device's is of the plan's tensors alone, as the simulator counts."""
-    # Without what libraries keep, and copies that belong to the comparison.
+    # Without what libraries keep (constant), and what belongs to no tensor of the plan (extra).
     device = peaks.device - peaks.extra - peaks.constant
     found = {"device peak": device, "host peak": peaks.host, "disk peak": peaks.disk}
     return {name: size for name, size in found.items() if size}

@@ -71,7 +71,7 @@ def breakdown(graph: Graph, schedule: Schedule, budget: int, machine: Machine) -
     for x in np.flatnonzero(is_sum(graph)).tolist():
         # Sums of micro-batches have the kind of a state, so that plans may offload them.
         columns[x] = _GRADIENTS
-    # As often as it has copies then: a transfer holds two for a while.
+    # As often as it has copies then: that of the iteration before may still be there.
     for row in np.repeat(np.arange(len(rows.size)), rows.there(at)).tolist():
         x, size = int(rows.tensor[row]), int(rows.size[row])
         if x == WORKSPACE:

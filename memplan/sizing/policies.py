@@ -72,7 +72,7 @@ class Policies:
         rows = list[PolicyFigures]()
         for name, schedule in self._ordinary(batch):
             least = replays.least_budget(schedule)
-            # None is for transfers over links that the machine lacks.
+            # None is for memories or execution variants that the machine lacks.
             assert least is not None, "it was made for this machine"
             rows.append(PolicyFigures(name, schedule, least, replays.seconds(schedule, budget)))
         return tuple(sorted(rows, key=lambda one: (one.seconds is None, one.seconds or 0.0, one.least)))

@@ -105,6 +105,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         # An input that no backward reads is freed while F_all runs.
         unread = inputs.difference(last)
         going = sum(sizes[x] for x in unread)
+        # The last block has no output: it runs once, with its backward right after.
         turn = run.first_save if output is None else run.turn
         bytes_.append(
             (
@@ -135,6 +136,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
         turn_peak=turn_peak,
         backward_peak=backward_peak,
         resident_bytes=graph.resident_bytes,
+        # First passes run more than SAVE does, once: the same in every answer.
         fixed_seconds=fsum(first - save) + float(graph.operations.time[list(chain.after)].sum()),
     )
 
@@ -197,12 +199,14 @@ def first_producers(graph: Graph, chain: Chain) -> dict[int, int]:
         block = chain.blocks[number]
         for operation in (*block.forward, *block.backward):
             for x in written(graph, operation):
+                # From the last block down: the first that is met is the first in the backward sweep.
                 made.setdefault(x, number)
     return made
 
 
 def _last_shared_use(graph: Graph, chain: Chain, last: dict[int, int]) -> dict[int, int]:
     """Return shared tensor -> the block with whose backward its last use is over, forward passes included."""
+    # Without a backward reader: over before any backward, unless a forward pass reads it.
     use = {x: last.get(x, len(chain.blocks)) for x in chain.shared}
     for number in reversed(range(len(chain.blocks))):
         for operation in chain.blocks[number].forward:
@@ -221,6 +225,7 @@ def _crossing_bytes(
         lowest = last.get(x, block)
         if lowest < block:
             # It exists when the backward of blocks lowest … block - 1 starts.
+            # −1 is a use after all blocks: there for block 0's backward too.
             change[max(lowest, 0)] += sizes[x]
             change[block] -= sizes[x]
     return list(accumulate(change))[:blocks]

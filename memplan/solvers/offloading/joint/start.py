@@ -123,6 +123,7 @@ class Starts:
             while better:
                 better = False
                 for d, h in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+                    # Coordinate descent in the two shares, with smaller and smaller steps.
                     shares: tuple[float, float] = (best[0] + d * width, best[1] + h * width)
                     if 0.0 <= min(shares) <= max(shares) <= 1.0 and self.attempt(self.choice(*shares, below)):
                         best, better = shares, True
@@ -134,6 +135,7 @@ class Starts:
 
     def _take_advice(self, seconds: float) -> None:
         """Try the choices that are advised, and keep the best of them apart from the best so far."""
+        # `attempt` then compares the advised with each other alone.
         before, self.best = self.best, None
         try:
             places, over = self.slots.places, (lambda: not self.proceed())
@@ -161,6 +163,7 @@ class Starts:
         """Try a choice, and tell whether it is the best so far."""
         if choice in self._tried:
             return False
+        # Without any start the time limit waits for one.
         if self.best is not None and not self.proceed():
             self.complete = False
             return False
@@ -212,6 +215,7 @@ class Starts:
         self._send_all()
         if state.demand > self.budget:
             least = self._least()
+            # Offloading all may be what the host has no room for: try with nothing offloaded.
             if least == inf and self.least == inf:
                 state.keep(list(state.offloaded))
                 least = self._least()
@@ -259,6 +263,7 @@ class Starts:
         """Return the device bytes with which the state holds as it is; ∞ if another memory is too small."""
         state = self.state
         limits = state.instance.limits
+        # With as much device memory as it needs, so that only other memories can be exceeded.
         before, limits[Memory.DEVICE] = limits[Memory.DEVICE], state.demand
         spill(state)
         outcome = state.evaluate(LOOK_AHEADS[0])
@@ -298,6 +303,7 @@ def host_modes(graph: Graph) -> dict[int, int]:
         variants = variants_on_host(graph, operation)
         if variants and graph.operations.phase[operation] == Phase.UPDATE:
             found[operation] = min(variants)[1]
+    # In traced order the last layers' updates come first, as backward does.
     return dict(sorted(found.items()))
 
 
@@ -314,6 +320,7 @@ def written_modes(graph: Graph) -> dict[int, int]:
             for number, mode in enumerate(modes, start=1)
             if mode.writes_host and not mode.reads_host and len(mode.writes) == len(made)
         ]
+        # Contributions to one sum must be in one memory.
         alone = all(len(graph.producers[x]) == 1 for x in made)
         if variants and alone and graph.operations.phase[operation] == Phase.BACKWARD:
             found[operation] = min(variants)[1]

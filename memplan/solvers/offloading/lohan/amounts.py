@@ -81,6 +81,7 @@ class Amounts:
     def _count_of(self, share: float) -> int:
         """Return the number of swaps that make up this share of the bytes of all."""
         first, last = self.prefixes[0].bytes, self.prefixes[-1].bytes
+        # Prefixes grow, and the first has the fewest swaps: the last that isn't above the share.
         return sum(prefix.bytes <= first + share * (last - first) for prefix in self.prefixes) - 1
 
     def estimate_text(self) -> str:
@@ -116,6 +117,7 @@ class Amounts:
         best = self.best[2]
         below = max((count for count in self.tried if count < best), default=best)
         above = min((count for count in self.tried if count > best), default=best)
+        # The wider gap: seconds need not have one minimum over the counts.
         low, high = (below, best) if best - below > above - best else (best, above)
         return (low + high) // 2 if high - low > 1 else None
 
@@ -170,6 +172,7 @@ class Amounts:
         # Last made first: those come back first, and the disk gets the longest intervals.
         for x in sorted((x for x in swapped if x in uses.device), key=lambda x: -uses.device[x][0]):
             room -= int(sizes[x])
+            # Without a disk in use all goes to the host: the simulator says whether it fits.
             fits = room >= 0 or self.on_host or self.states == Memory.HOST
             where[x] = Memory.HOST if fits else Memory.DISK
         return where
@@ -186,6 +189,7 @@ def kept_on_device(
     transfers = ResidencyTransfers(graph, machine.hierarchy, residency)
     curve, offloads = transfers.device_curve, dict(residency.offloaded)
     fetches = transfers.fetches[["tensor", "use"]].tolist()
+    # Ascending, so that the last use of a tensor stays.
     back = {x: use for x, use in sorted(fetches, key=lambda fetch: fetch[1]) if x in swapped}
     for x, position in sorted(residency.offloaded, key=lambda place: -place[1]):
         if x in back:

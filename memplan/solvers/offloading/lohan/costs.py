@@ -69,6 +69,7 @@ class Traffic:
         on_disk = max(0.0, swapped - self.room)
         computed, up = self.backward + recomputed, self.weights + swapped
         if self.late:
+            # Late: the disk brings only weights and activations here; the states are the third stage's.
             return max(computed, self._copies(self.gradients, up, self.weights + on_disk, 0))
         copies = self._copies(self.gradients, up, self.states + on_disk, self.states, self.update)
         return max(computed, copies)
@@ -114,8 +115,10 @@ def traffic_of(
     runs = layers.host_modes(layers.updates) or []
     kept = [*layers.weights, *layers.states]
     largest = max(layers.size((*layer.weights, *layer.states, *layer.gradients)) for layer in layers.layers)
+    # The states of some layers pass through the host even if they lie on the disk.
     extra = in_flight * largest + (layers.size(kept) if states == Memory.HOST else 0)
     room = inf if machine.host_capacity is None else max(0, machine.host_capacity - extra)
+    # Activations cross the link, so they are pinned.
     room = room if machine.pinned is None else min(room, machine.pinned)
     on_disk = states == Memory.DISK
 

@@ -158,6 +158,7 @@ class CheckmateSearch:
             time_bound(graph),
             self.clock.interrupted,
             own_bound(self.name, self.problem, found.bound, "file", self.form),
+            # Without a program there is no search to state.
             effort=SearchStats.of(found.nodes, best.time, found.bound) if found is not start else None,
         )
 
@@ -166,9 +167,11 @@ class CheckmateSearch:
         self.options.report("no schedule within the budget; looking for the smallest that is enough")
         least = None
         with suppress(TooLargeError):
+            # The baseline is a schedule of this form: its peak is enough.
             staged = self.program(self.baseline.peak - self.always, least=True)
             result = milp.solve(
                 staged.program,
+                # The budget that the error names is to be the smallest.
                 replace(self.settings, gap=0.0),
                 time_limit=self.clock.limit,
                 start=staged.runs.values(runs_of(self.baseline.schedule)),
@@ -186,6 +189,7 @@ class CheckmateSearch:
         with self.clock.until_interrupted():
             for candidate in self._starts():
                 fitting += [candidate] if self.fits(candidate) else []
+        # Seconds of 0 prove nothing, as a bound.
         return _Result(_fastest(fitting), 0.0)
 
     def _starts(self) -> Iterator[Candidate]:

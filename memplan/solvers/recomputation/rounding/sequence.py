@@ -58,6 +58,7 @@ def rows_of(graph: Graph) -> Rows:
     for x in changed:
         changes = graph.mutators[x].astype(np.int64)
         users = np.concatenate([graph.producers[x], graph.consumers[x], graph.mutators[x]]).astype(np.int64)
+        # The first change after each user; `count` if there is none.
         following = np.append(changes, count)[np.searchsorted(changes, users, side="right")]
         np.minimum.at(ends, users, following)
     once = ~operations.recompute | (operations.mutates.counts() > 0)
@@ -106,6 +107,7 @@ def _fill(rows: Rows, recomputed: Flags, moments: Ints, reach: float, runs: Ints
         waiting[x] = rows.producer_start[x + 1] - rows.producer_start[x]
         drops[x] = not rows.stays[x]
         for k in range(rows.producer_start[x], rows.producer_start[x + 1]):
+            # Each contribution must be remakable.
             drops[x] &= recomputed[rows.producers[k]]
     there = waiting == 0
     touched = np.full(tensors, -1)
@@ -119,6 +121,7 @@ def _fill(rows: Rows, recomputed: Flags, moments: Ints, reach: float, runs: Ints
             for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
                 touched[rows.outputs[k]] = operation
             for x in range(tensors):
+                # Only whole tensors: a sum still under way could not be completed a second time.
                 if drops[x] and touched[x] != operation and waiting[x] == 0:
                     there[x] = False
         count = _ask(rows, there, operation, operation, wanted, pending, 0)
@@ -126,12 +129,14 @@ def _fill(rows: Rows, recomputed: Flags, moments: Ints, reach: float, runs: Ints
         while count:
             count -= 1
             producer = pending[count]
+            # Room is kept for the first runs that are still to come.
             if fill >= len(runs) - operations + operation:
                 length[0] = -1
                 return
             runs[fill] = producer
             fill += 1
             count = _ask(rows, there, producer, operation, wanted, pending, count)
+        # Traced order is one in which the dependencies hold.
         runs[begin:fill].sort()
         for place in range(begin, fill):
             producer = runs[place]
@@ -180,6 +185,7 @@ def _leave_out_late(rows: Rows, recomputed: Flags) -> None:
         latest = operation
         for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
             latest = max(latest, until[rows.outputs[k]])
+        # Before the change's first run is still in time, so `>`.
         if latest > rows.ends[operation]:
             recomputed[operation] = False
         asked = latest if recomputed[operation] else operation

@@ -151,6 +151,7 @@ class Rounds:
         with self.clock.until_interrupted():
             replicas = self.replicas
             for part, hot in WITH_REPLICAS if replicas > 1 else ROUNDS:
+                # Cool rounds refine a schedule: without one that fits there is nothing to refine.
                 if hot < 1.0 and not self.fits:
                     break
                 done += part
@@ -167,15 +168,18 @@ class Rounds:
             hot=self.mean * hot,
             cold=self.mean * COLD,
             until=until,
+            # Replicas go by moves alone: when they are exchanged doesn't depend on the machine's speed.
             chunk=100 if replicas == 1 else EXCHANGE,
             chunk_seconds=_CHUNK_SECONDS if replicas == 1 else None,
         )
         for chunk, before, after in cooling.chunks():
+            # At least one chunk: otherwise there would be no best.
             if not self.proceed() and self.best.length[0]:
                 break
             for k, at in enumerate(states):
                 warm = LADDER**k
                 anneal(self.instance, at, self.limit, chunk, before * warm, after * warm, self.best)
+                # More than a third of the slots are taken: lay them out anew, with free ones between.
                 if 3 * np.count_nonzero(at.variant >= 0) > len(at.variant):
                     states[k] = self._slots(at.variant[at.variant >= 0])
             self.exchange(states, after)
@@ -194,6 +198,7 @@ class Rounds:
     def _slots(self, variants: Ints) -> Sequence:
         """Return a sequence of these runs, with slots between them; the best gets as many slots."""
         at = sequence(self.instance, variants, _SLOTS_A_RUN * (len(variants) + 2))
+        # Compiled code writes the best in place, so it needs room for any sequence.
         room = max(0, len(at.variant) - len(self.best.variants))
         self.best = self.best._replace(variants=np.append(self.best.variants, np.zeros(room, np.int64)))
         return at

@@ -9,10 +9,8 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from ranks import RANKS, ranks
+from ranks import RANKS, alone, ranks
 from torch import Tensor, nn
-from torch import distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 pytestmark = pytest.mark.scripts
@@ -126,11 +124,8 @@ def hooked(module: DistributedDataParallel) -> None:
 
 
 def test_what_a_plan_does_not_run_is_refused() -> None:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
+    with alone():
         parallel = DistributedDataParallel(model())
         hooked(parallel)
         with pytest.raises(memplan.InputError, match="has a communication hook, which a plan does not run"):
             memplan.optimize(parallel, torch.randn(48, 6), loss_fn=torch.sum, budget="100%")
-    finally:
-        dist.destroy_process_group()

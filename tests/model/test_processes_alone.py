@@ -6,21 +6,19 @@ from collections.abc import Iterator
 
 import memplan
 import pytest
+import ranks
 import torch
 from memplan.model import processes
 from memplan.model.processes import end_processes, inside
-from torch import distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 
 @pytest.fixture
 def alone() -> Iterator[DistributedDataParallel]:
     """A module whose only rank is this process."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield DistributedDataParallel(nn.Linear(6, 2))
-    dist.destroy_process_group()
+    with ranks.alone():
+        yield DistributedDataParallel(nn.Linear(6, 2))
 
 
 def test_a_rank_that_has_left_says_why_and_runs_nothing_more(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing import forkserver
 from pathlib import Path
@@ -15,8 +16,24 @@ from unittest.mock import patch
 import memplan
 import torch
 from torch import distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 RANKS = 2
+
+_KEPT: list[Any] = []
+"""Groups of which this process was the only rank. The reducer of a DistributedDataParallel goes while Python's
+lock is held; a group that goes with it waits for its thread, which may need the lock for the last tensors."""
+
+
+@contextmanager
+def alone(backends: str = "gloo") -> Iterator[None]:
+    """Have a process group of which this process is the only rank."""
+    dist.init_process_group(backends, store=HashStore(), rank=0, world_size=1)
+    _KEPT.append(dist.group.WORLD)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def ranks(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,21 +17,11 @@ from memplan.planner.bounds import time_bound
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from memplan.updates.averages import Average, averages
+from ranks import alone
 from torch import Tensor, nn
-from torch import distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 LAYERS = 8
-
-
-@contextmanager
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def squares(output: Tensor) -> Tensor:
@@ -65,7 +53,7 @@ def with_times(graph: Graph, backward: float, average: float) -> Graph:
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=["ordinary", "clipped"])
 def test_averages_overlap_with_backward(options: dict[str, Any]) -> None:
     """Equal layers: the first gradient, then all averages; or all gradients, then the last average."""
-    with one_rank():
+    with alone():
         module = nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(LAYERS)))
         x = torch.randn(512, 32)  # activations are larger than gradients, which then never wait for memory
         step = planned(module, x, **options)
@@ -105,7 +93,7 @@ class Mixed(nn.Module):
 def test_buckets_have_one_dtype_and_the_bits_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memplan.updates.averages._SHARE", 2)
     torch.manual_seed(3)
-    with one_rank():
+    with alone():
         module = Mixed()
         theirs = Mixed()
         theirs.load_state_dict(module.state_dict())
@@ -132,7 +120,7 @@ def test_buckets_have_one_dtype_and_the_bits_of_each_alone(monkeypatch: pytest.M
 @pytest.mark.scripts
 def test_the_peak_is_the_planned_one() -> None:
     """Averages under way keep their gradients until the computations have waited for them."""
-    with one_rank():
+    with alone():
         module = nn.Sequential(*(nn.Linear(96, 96) for _ in range(LAYERS)))
         step = planned(module, torch.randn(8, 96))
         plan = step.plans[0]

@@ -16,13 +16,11 @@ from memplan.devices.measuring.live_bytes import live_peak
 from memplan.devices.sharded.shards import Shards
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.training.checkpoints.saved_file import open_saved
-from ranks import ranks
+from ranks import alone, ranks
 from safetensors.torch import save_file
 from sharded_models import batch, make
 from sharded_training import Size, Trained, adamw, differences, mesh_of, planned_step
 from torch import Tensor, nn
-from torch import distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 STEPS = 4
 HOST = Machine(host_capacity=2**30, links=Links(Link(1e9, 1e-6), Link(1e9, 1e-6)))
@@ -268,9 +266,8 @@ def test_replicas_with_other_values_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def group() -> Any:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with alone():
+        yield
 
 
 def test_what_does_not_go_with_files_is_refused(group: None, tmp_path: Path) -> None:

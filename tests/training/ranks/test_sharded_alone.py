@@ -17,6 +17,7 @@ from memplan.devices.sharded.gradients import spread_rows
 from memplan.devices.sharded.ranks import Ranks
 from memplan.devices.sharded.shards import Shards, checksums
 from memplan.program.program import Value
+from ranks import alone
 from sharded_training import whole
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -28,9 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 @pytest.fixture(autouse=True)
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with alone():
+        yield
 
 
 def model() -> nn.Sequential:

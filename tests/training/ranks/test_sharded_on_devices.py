@@ -10,8 +10,7 @@ import pytest
 import torch
 from not_none import not_none
 from on_devices import adam, assert_same, built, eagerly, state
-from torch import distributed as dist
-from torch._C._distributed_c10d import HashStore
+from ranks import alone
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -21,9 +20,8 @@ def group(device: str) -> Iterator[None]:
     if device == "cuda":
         torch.cuda.set_device(0)
     backends = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}[device]
-    dist.init_process_group(backends, store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with alone(backends):
+        yield
 
 
 @pytest.mark.parametrize("name", ["perceptron", "gpt2", "llama", "vit"])

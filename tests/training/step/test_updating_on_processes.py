@@ -15,10 +15,9 @@ from memplan.devices.device.device import Device
 from memplan.graphs.machine import Links, Machine
 from memplan.model.accumulated import SUM
 from memplan.runtime.run.cycle import LOST
-from ranks import ranks
+from ranks import alone, ranks
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -225,8 +224,7 @@ def test_a_rank_that_loses_its_sums_does_not_begin_anew_alone(
         return run
 
     monkeypatch.setattr(Device, "launched", failing)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
+    with alone():
         module = model()
         step = planned(module, sgd(module.parameters()), 0)
         x, labels = batches(0)[0]
@@ -243,5 +241,3 @@ def test_a_rank_that_loses_its_sums_does_not_begin_anew_alone(
         assert not step.optimizer_stepped
         step(x, targets=labels)
         assert step.optimizer_stepped
-    finally:
-        dist.destroy_process_group()

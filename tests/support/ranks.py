@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import HashStore
 RANKS = 2
 
 _KEPT: list[Any] = []
-"""Groups of which this process was the only rank. The reducer of a DistributedDataParallel goes while Python's
+"""Groups of which this process was the only rank. The reducer of DistributedDataParallel goes while Python's
 lock is held; a group that goes with it waits for its thread, which may need the lock for the last tensors."""
 
 

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor, nn
 
+from ..torch_support.collector import frozen_seen
 from ..torch_support.raw import own_attributes
 from ..torch_support.reach import is_of_user_class
 from ..torch_support.torch_fakes import FakeTensor
@@ -80,7 +81,8 @@ class _Caches:
 
     def all(self) -> list[Any]:
         if not self._counted or self._references() != self._other_references:
-            self._known = WeakSet(found for found in gc.get_referrers(_CACHED) if type(found) is _CACHED)
+            with frozen_seen():
+                self._known = WeakSet(found for found in gc.get_referrers(_CACHED) if type(found) is _CACHED)
             self._other_references = self._references()
         return list(self._known)
 

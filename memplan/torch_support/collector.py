@@ -72,6 +72,21 @@ def collector_seldom() -> Generator[Callable[[], None]]:
         gc.set_threshold(*before)
 
 
+@contextmanager
+def frozen_seen() -> Generator[None]:
+    """Have the collector's lists show, within the block, what the process has left out by `gc.freeze` too."""
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        with _lock:
+            # A look at young objects is under way: to freeze them would make them old.
+            if frozen and not _Off.looking:
+                gc.collect(1)  # else garbage of now would stay for ever
+                gc.freeze()
+
+
 def collect_youngest() -> None:
     """Collect circles among young objects, unless a block would take those that stay for older ones."""
     with _lock:

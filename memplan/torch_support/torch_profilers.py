@@ -18,6 +18,8 @@ from torch._C._profiler import (
     _ExperimentalConfig,
 )
 
+from .collector import frozen_seen
+
 
 def profiler_is_on() -> bool:
     """Tell whether PyTorch's one profiler records, for whichever thread."""
@@ -48,9 +50,8 @@ def _profilers() -> WeakSet[Any]:
         prepare(self)
 
     kind._prepare_trace = prepare_and_note
-    for each in gc.get_objects():
-        if issubclass(type(each), kind):
-            noted.add(each)
+    with frozen_seen():
+        noted.update(each for each in gc.get_objects() if issubclass(type(each), kind))
     return noted
 
 

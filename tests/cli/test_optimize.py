@@ -44,7 +44,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Run `plan` in a copy of that folder."""
     monkeypatch.chdir(tmp_path)
-    for file in measured.iterdir():
+    for file in filter(Path.is_file, measured.iterdir()):  # not Python's folder of compiled files
         (tmp_path / file.name).write_bytes(file.read_bytes())
     return lambda *words: CliRunner().invoke(main, [*words])
 

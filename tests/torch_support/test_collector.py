@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from memplan.guards.reads.youngest import Youngest
-from memplan.torch_support.collector import collector_off, collector_seldom
+from memplan.torch_support.collector import collector_off, collector_seldom, frozen_seen, youngest_kept
 from memplan.torch_support.reach import is_of_user, reachable
 from torch import nn
 
@@ -154,3 +154,27 @@ def test_what_the_process_has_left_out_stays_so(unfrozen: None) -> None:
         leave_out()
         assert gc.get_freeze_count() <= before  # some die meanwhile
     assert before / 2 < gc.get_freeze_count() <= before
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_what_is_left_out_is_seen_within_a_block(unfrozen: None, frozen: bool) -> None:
+    thing = [object()]
+    if frozen:
+        gc.freeze()
+
+    def seen() -> bool:
+        return any(each is thing for each in gc.get_objects())
+
+    with frozen_seen():
+        assert seen()
+    assert seen() is not frozen
+    assert bool(gc.get_freeze_count()) is frozen
+
+
+def test_young_objects_stay_young_while_they_are_looked_at(unfrozen: None) -> None:
+    gc.freeze()
+    with youngest_kept():
+        young = [object()]
+        with frozen_seen():
+            pass
+        assert any(each is young for each in gc.get_objects(generation=0))

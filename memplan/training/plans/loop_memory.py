@@ -36,6 +36,7 @@ from ...planner.device_memory import DeviceMemory
 from ...profiling.compare.peaks import RESIDENT, resident_bytes
 from ...program.program import Program
 from ...solvers.problem import InfeasibleError
+from ...torch_support.collector import frozen_seen
 from ...torch_support.torch_fakes import no_torch_function
 from ...torch_support.unsupported import warn_user
 from ...updates.optimizer_memory import Taken, counted, counted_of_kind
@@ -284,9 +285,11 @@ def optimizers_of(parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
     """
     ids = {id(parameter) for parameter in parameters}
     found: dict[int, Optimizer] = {}
-    for each in gc.get_objects():
+    with frozen_seen():
         # Not isinstance: it asks objects for their __class__, and proxies run code then.
-        if not issubclass(type(each), Optimizer) or "param_groups" not in vars(each):
+        optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+    for each in optimizers:
+        if "param_groups" not in vars(each):
             continue
         groups = each.param_groups
         if ids.isdisjoint(id(parameter) for group in groups for parameter in group["params"]):

@@ -46,7 +46,8 @@ def test_a_full_weight_is_gathered_if_it_is_missing_or_older_than_its_shares(
         device=SimpleNamespace(room=lambda size: torch.empty(size // 4)),
         end_jobs=lambda: None,
     )
-    program = SimpleNamespace(parameters={"w": 0}, values=[SimpleNamespace(storage=0)], storages=[])
+    values = [SimpleNamespace(storage=0)]
+    program = SimpleNamespace(parameters={"w": 0}, values=values, storages=[], operations=[])
     owners = {0: ("w", lambda: weight)}
     ownership = SpreadOwnership(*cast("Any", (program, owners, cycle, shards)))
 

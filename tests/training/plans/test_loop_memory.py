@@ -5,6 +5,7 @@ The peak of five iterations is measured by the allocator's events, with all that
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 from pathlib import Path
@@ -255,6 +256,14 @@ def test_a_wrapper_and_what_it_wraps_are_one_optimizer() -> None:
     assert {id(each) for each in found} == {id(optimizer), id(other)}
     assert wrapper.param_groups is optimizer.param_groups
     assert not optimizers_of([nn.Parameter(torch.ones(1))])
+
+
+def test_an_optimizer_that_the_process_leaves_out_of_collections_is_found() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = SGD(model.parameters())
+    gc.freeze()
+    assert [*map(id, optimizers_of(model.parameters()))] == [id(optimizer)]
+    assert gc.get_freeze_count()
 
 
 @pytest.mark.scripts

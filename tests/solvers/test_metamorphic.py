@@ -198,7 +198,7 @@ def test_units_names_and_unused_memories_change_no_bound(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=4)
+@settings(max_examples=2)
 def test_a_larger_budget_raises_no_bound(seed: int) -> None:
     random = Random(seed)
     for problem in problems(seed):

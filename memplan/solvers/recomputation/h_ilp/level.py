@@ -28,8 +28,7 @@ def options_of(
         if budget:
             program = h_program(graph, budget.peak, budget.save)
         else:
-            # As if all tensors were there at once; workspaces are not in it.
-            program = h_program(graph, sum(piece.sizes), least=True)
+            program = h_program(graph, piece.enough_bytes, least=True)
         result = milp.solve(program.program, Settings(gap=budgets.gap, threads=1), time_limit=seconds)
         return result.status, None if result.x is None else runs_of(graph, program.chosen(result.x))
 

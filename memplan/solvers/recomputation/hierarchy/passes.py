@@ -104,7 +104,7 @@ def made_by(piece: Piece, run: Run) -> list[tuple[int, int]]:
 
 
 def _own(piece: Piece, tensor: int) -> int:
-    # Without OUTSIDE: no run of this piece can make that contribution.
+    # Without the bit of what is outside: no run of this piece can make that contribution.
     return (1 << len(piece.producers[tensor])) - 1
 
 

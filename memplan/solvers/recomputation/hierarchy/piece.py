@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from ....graphs.graph import Graph
 from ...stages.slots import DeviceVariant, variants_of
 
-OUTSIDE = 1 << 62
-"""The bit that stands for all contributions from outside the piece."""
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -63,11 +60,19 @@ class Piece:
     def operations(self) -> int:
         return len(self.variants)
 
+    @property
+    def enough_bytes(self) -> int:
+        """Bytes within which the piece runs in any variants: all its tensors, and the largest workspace."""
+        return sum(self.sizes) + max((v.workspace for row in self.variants for v in row), default=0)
+
     @cached_property
     def whole(self) -> list[int]:
-        """Contributions, as bits, that a tensor's readers wait for, per tensor."""
+        """Contributions, as bits, that a tensor's readers wait for, per tensor.
+
+        All from outside the piece are one bit, above those of the piece's own.
+        """
         rows = zip(self.producers, self.outside, strict=True)
-        return [(1 << len(producers)) - 1 | (OUTSIDE if outside else 0) for producers, outside in rows]
+        return [(1 << (len(producers) + outside)) - 1 for producers, outside in rows]
 
     @cached_property
     def readers(self) -> list[list[int]]:

@@ -31,7 +31,7 @@ def options_of(
         if budget:
             staged = rk_checkmate_program(cluster.graph, budget.peak, budget.save)
         else:
-            staged = rk_checkmate_program(cluster.graph, sum(piece.sizes), least=True)
+            staged = rk_checkmate_program(cluster.graph, piece.enough_bytes, least=True)
         result = milp.solve(staged.program, Settings(gap=budgets.gap, threads=1), time_limit=seconds)
         if result.x is None:
             return result.status, None

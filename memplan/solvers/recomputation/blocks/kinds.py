@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import fsum, inf
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ....planner.schedule.sequence import in_default_mode
 from ...clock import Clock
 from ...milp import solve as milp
 from ...milp.result import Settings
+from ...stages.slots import variants_of
 from ..checkmate.model import StagedProgram, TooLargeError
 from ..checkmate.part import Loss, PartGraph, Rows, part_graph
 from ..checkmate.rk_model import rk_checkmate_program
@@ -153,9 +154,16 @@ class BlockOptions:
 
     def _bound(self, peak: int, saved: int) -> float:
         """Return the seconds below which no option within these budgets runs."""
-        reference = self.known[0].seconds
-        # A bound for larger budgets holds for smaller ones. Without any: the first option recomputes nothing.
-        return max((b for p, s, b in self.bounds if p >= peak and s >= saved), default=reference)
+        # A bound for larger budgets holds for smaller ones.
+        return max((b for p, s, b in self.bounds if p >= peak and s >= saved), default=self._least_seconds)
+
+    @cached_property
+    def _least_seconds(self) -> float:
+        """Seconds of all operations once, each in its fastest variant."""
+        graph = self.graph.graph
+        fastest = [min(v.time for v in variants_of(graph, o)) for o in range(len(graph.operations))]
+        # The first option recomputes nothing. The difference is exactly 0 where no variant is faster.
+        return self.known[0].seconds - fsum(graph.operations.time - fastest)
 
 
 def block_graph(block: PlacedBlock, seconds: Sequence[float]) -> PartGraph:

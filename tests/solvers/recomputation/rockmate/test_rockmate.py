@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from math import inf
 from random import Random
@@ -238,6 +239,28 @@ def test_budgets_of_a_block_are_kept_and_its_option_is_the_fastest() -> None:
             if kind.bounds[-1][2] < inf:
                 assert not kind.is_open(peak, min(peak, saved), 1e-5)
     assert solved
+
+
+def test_a_block_with_faster_variants_is_open_though_its_first_option_recomputes_nothing() -> None:
+    """Each backward operation has a variant twice as fast: a program finds them at the largest budgets."""
+    graph = training(4, 1)
+    columns = graph.operations
+    modes = {
+        o: (Mode("fast", row.time / 2, row.workspace, row.writes),)
+        for o in range(len(columns))
+        if (row := graph.operation(o)).phase == Phase.BACKWARD and row.writes
+    }
+    graph = replace(graph, operations=replace(columns, modes=modes)).share_structure(graph)
+    search = ChainSearch("rockmate", Problem(graph, baseline(graph).peak), Options(), 20)
+    kinds = [BlockOptions(identical, 200, lambda: True) for identical in search.kinds()]
+    kind = next(kind for kind in kinds if 4 <= len(kind.block.members) <= 30)
+    budgets = kind.peaks[1], kind.peaks[1]
+    assert kind.is_open(*budgets, 1e-6)
+    kind.solve(*budgets, Settings(), 5.0)
+    # Times are means over identical blocks.
+    saved = sum(s / 2 for o, s in zip(kind.block.members, kind.seconds, strict=True) if o in modes)
+    assert kind.known[-1].seconds == pytest.approx(kind.known[0].seconds - saved)
+    assert not kind.is_open(*budgets, 1e-6)
 
 
 def test_a_time_limit_ends_the_search() -> None:

@@ -8,7 +8,7 @@ from ....graphs.graph import Graph, Kind
 def variants_on_host(graph: Graph, operation: int) -> list[tuple[float, int]]:
     """Return the variants on the host that do all that the operation does, as (seconds, number of the mode).
 
-    None if it uses the batch, which stays on the device, or adds to what others produce there.
+    The list is empty if it uses the batch, which stays on the device, or adds to what others produce there.
     """
     modes = graph.operations.modes.get(operation, ())
     written: list[int] = graph.operations.writes[operation].tolist()

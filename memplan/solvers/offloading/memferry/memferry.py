@@ -11,7 +11,7 @@ computation, INFOCOM 2025.
 
 | paper                     | here                                                       |
 |---------------------------|------------------------------------------------------------|
-| GFGB, DHA, DFGB           | estimate.py: `Way`                                         |
+| GFGB, DHA, DFGB           | estimate.py: `Treatment`                                   |
 | T_trans, T_FP, T^H_FP, …  | layers.py, the table                                       |
 | P, T_all, T_res, tag      | greedy.py, the table                                       |
 | T_GBP - T_CBP, D          | gradients.py, the table                                    |

@@ -2,8 +2,9 @@
 
 1. keep: all that backward reads;
 2. recompute: nothing but the block's input; forward is recomputed, operation by operation as backward needs
-it; 3. selective: what takes longer to recompute than to copy out and back; that is then offloaded as far as
-the program wants (in the thesis: always and all of it).
+   it;
+3. selective: what takes longer to recompute than to copy out and back; that is then offloaded as far as the
+   program wants (in the thesis: always and all of it).
 
 More options (not in the thesis) keep the sets that Rk-Rotor's greedy search finds (blocks/greedy.py),
 spread evenly over the bytes kept, or come from integer programs (Rk-Checkmate's, blocks/kinds.py: the

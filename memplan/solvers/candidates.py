@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..graphs.graph import Graph, Phase
-from ..graphs.machine import Links, Machine
+from ..graphs.machine import Links, Machine, Memory
 from ..planner.baseline import baseline, baseline_schedule
-from ..planner.bounds import minimum_memory
+from ..planner.bounds import minimum_memory, time_bound
 from ..planner.replay.runs import figures_of_runs
-from ..planner.schedule.schedule import Schedule
+from ..planner.schedule.schedule import Schedule, Verb
 from ..planner.schedule.sequence import Run, schedule_of
 from ..planner.simulator.simulate import simulate
-from ..planner.variants import uses_host
-from .problem import Bound, InfeasibleError, NotAcceptedError, OrderName, Problem
+from ..planner.variants import keep_variants, runnable_variants, uses_host
+from .problem import Bound, InfeasibleError, NotAcceptedError, OrderName, Problem, SolverResult, Status
+from .stages.slots import has_faster_variants
 
 
 class Candidate:
@@ -58,12 +59,55 @@ def baseline_candidate(graph: Graph) -> Candidate:
     return Candidate(partial(baseline_schedule, graph), figures.time, figures.peak)
 
 
-def peak_without(graph: Graph, runs: Sequence[Run], tensors: Sequence[int] | NDArray[np.int64]) -> int:
-    """Return the peak of these runs in device bytes, as if these tensors had no size."""
+def fastest_baseline(problem: Problem, baseline: Candidate) -> SolverResult | None:
+    """Return the baseline as the answer of a solver that chooses among variants on the device.
+
+    None if the baseline does not fit or variants are faster: the solver then searches.
+    """
+    graph = problem.graph
+    if baseline.peak > device_limit(problem) or has_faster_variants(graph):
+        return None
+    return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
+
+
+def fitting_baseline(problem: Problem) -> SolverResult:
+    """Return the baseline, which fits, as the answer of a solver that chooses no variants for speed.
+
+    It is optimal only if no variant, on the device or on the host, could make it faster.
+    """
+    graph = problem.graph
+    on_host = uses_host(keep_variants(graph, runnable_variants(graph, problem.machine)))
+    status = Status.HEURISTIC if on_host or has_faster_variants(graph) else Status.OPTIMAL
+    return SolverResult(baseline_schedule(graph), status, time_bound(graph))
+
+
+def peak_without(
+    graph: Graph,
+    runs: Sequence[Run],
+    tensors: Sequence[int] | NDArray[np.int64],
+    staying: Collection[int] = (),
+) -> int:
+    """Return the peak of these runs in device bytes, as if these tensors had no size.
+
+    staying: tensors that are not deleted once they exist.
+    """
     sizes = graph.tensors.bytes.copy()
     sizes[tensors] = 0
     light = replace(graph, tensors=replace(graph.tensors, bytes=sizes))
-    return simulate_candidate(light, schedule_of(light, runs)).peak
+    return simulate_candidate(light, keeping(schedule_of(light, runs), staying)).peak
+
+
+def keeping(schedule: Schedule, staying: Collection[int]) -> Schedule:
+    """Return the schedule without deletes of these tensors on the device: they stay until the iteration
+    ends."""
+    if not staying:
+        return schedule
+    steps = [
+        step
+        for step in schedule
+        if not (step.verb == Verb.DELETE and step.where == Memory.DEVICE and step.target in staying)
+    ]
+    return Schedule.of(steps, schedule.initial)
 
 
 def device_limit(problem: Problem) -> int:

@@ -49,13 +49,13 @@ from threading import Event
 from joblib import cpu_count
 
 from ...graphs.machine import Machine
-from ...planner.bounds import minimum_memory, minimum_memory_once, time_bound
+from ...planner.bounds import minimum_memory, minimum_memory_once
 from ...planner.schedule.schedule import Schedule
 from ...planner.schedule.sequence import runs_of
 from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
-from ..candidates import baseline_candidate, device_limit
+from ..candidates import baseline_candidate, device_limit, fastest_baseline
 from ..clock import Clock
 from ..offloading.joint import joint
 from ..problem import (
@@ -76,7 +76,6 @@ from ..recomputation.search.compiling import CODES
 from ..recomputation.search.rounds import at_hand, load
 from ..recomputation.second_pass import second_pass
 from ..settings import SolverSettings, gap_setting, seed_setting, setting, workers_setting
-from ..stages.slots import has_faster_variants
 from ..workers.precompile import precompile
 from . import members as portfolio
 from . import with_transfers as auto_moving
@@ -148,10 +147,10 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         own = settings.moves, settings.seed, settings.gap
         return auto_moving.solve(problem, options, NAME, workers, *own)
     baseline = baseline_candidate(problem.graph)
-    if baseline.peak <= device_limit(problem) and not has_faster_variants(problem.graph):
+    if (fastest := fastest_baseline(problem, baseline)) is not None:
         _log.info("the baseline fits: nothing is searched")
         options.race.found(baseline.time, "traced order")
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
+        return fastest
     stop, loaded, race, clock = Event(), Event(), options.race, options.clock()
     limited = options.time_limit is not None
     if not limited and settings.gap:

@@ -21,10 +21,10 @@ from ....graphs.machine import Machine, Memory
 from ....planner.errors import InvalidScheduleError
 from ....planner.residency.prefetch_placement import place_prefetches
 from ....planner.residency.residency import Residency, TensorUse
-from ....planner.schedule.schedule import Schedule, Verb
+from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
 from ....planner.simulator.simulate import Figures, simulate
-from ...candidates import peak_without
+from ...candidates import keeping, peak_without
 from ...links import LinkedMachine
 from ...problem import NotAcceptedError
 from ..layers.host_variants import variants_on_host
@@ -75,10 +75,9 @@ class Plan:
     @cached_property
     def extra(self) -> int:
         """Return the bytes on the device besides weights and states; gradients that are kept are included."""
-        sizes = self.graph.tensors.bytes
         moved = np.isin(self.graph.tensors.kind, (Kind.PARAMETER, Kind.OPTIMIZER_STATE))
         moved[[x for layer in self._below for x in layer.gradients]] = True
-        return peak_without(self.graph, self.baseline, np.flatnonzero(moved)) + int(sizes[self.kept].sum())
+        return peak_without(self.graph, self.baseline, np.flatnonzero(moved), staying=self.kept)
 
     @cached_property
     def computing(self) -> float:
@@ -187,22 +186,11 @@ def memferry_schedule(
     if found is None or not kept:
         return found
     # Prefetches were placed with these buffers freed: simulate anew, as they may not fit now.
-    schedule = _keeping(found[0], kept)
+    schedule = keeping(found[0], kept)
     try:
         return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
     except InvalidScheduleError:
         return None
-
-
-def _keeping(schedule: Schedule, kept: Collection[int]) -> Schedule:
-    """Return the schedule without deletes of these tensors on the device: they stay until the iteration
-    ends."""
-    steps = [
-        step
-        for step in schedule
-        if not (step.verb == Verb.DELETE and step.where == Memory.DEVICE and step.target in kept)
-    ]
-    return Schedule.of(steps, schedule.initial)
 
 
 def with_host_updates(solver: str, graph: Graph, runs: Sequence[Run]) -> list[Run]:

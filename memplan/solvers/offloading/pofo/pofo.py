@@ -34,11 +34,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....graphs.graph import Kind
-from ....planner.bounds import time_bound
-from ...candidates import baseline_candidate
+from ...candidates import baseline_candidate, fitting_baseline
 from ...chains.problem import chain_problem
 from ...links import linked_machine
-from ...problem import Options, Problem, SolverResult, Status
+from ...problem import Options, Problem, SolverResult
 from ...settings import SolverSettings, setting
 from ..layers.refusals import refused
 from .search import PofoSearch
@@ -60,9 +59,8 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     clock = options.clock()
     linked = linked_machine(NAME, problem, "activations", (Kind.ACTIVATION,))
     chained = chain_problem(NAME, problem, settings.blocks)
-    baseline = baseline_candidate(problem.graph)
-    if baseline.peak <= chained.limit:
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    if baseline_candidate(problem.graph).peak <= chained.limit:
+        return fitting_baseline(problem)
     search = PofoSearch(problem, chained, linked, settings.tries, clock)
     with clock.until_interrupted():
         search.run(settings.slots, options)

@@ -37,9 +37,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from ....planner.baseline import baseline_schedule
 from ....planner.bounds import time_bound
-from ...candidates import infeasible
+from ...candidates import fitting_baseline, infeasible
 from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, seed_setting, setting
 from ..cycles.cycle import Cycle, cycle_of
@@ -85,7 +84,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     cycle = cycle_of(NAME, problem)
     if cycle.plain_peak <= cycle.limit:
-        return SolverResult(baseline_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
+        return fitting_baseline(problem)
     refuse_if_too_small(NAME, problem, cycle)
     if settings.choice == "published":
         return published(problem, cycle)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import inf
 
-from ....planner.baseline import baseline_schedule
 from ....planner.bounds import time_bound
 from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
-from ...candidates import infeasible
+from ...candidates import fitting_baseline, infeasible
 from ...problem import NotAcceptedError, Options, Problem, SolverResult, Status
 from ..cycles.cycle import Cycle, cycle_of
 from .selection import moved_bytes
@@ -25,7 +24,7 @@ def solved(
     """
     cycle = cycle_of(solver, problem)
     if cycle.plain_peak <= cycle.limit:
-        return SolverResult(baseline_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
+        return fitting_baseline(problem)
     refuse_if_too_small(solver, problem, cycle)
     clock = options.clock()
     best, fastest = None, inf

@@ -34,7 +34,14 @@ from ....graphs.machine import Machine
 from ....graphs.outward import product_below
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.schedule.sequence import Run, runs_of, schedule_of
-from ...candidates import Candidate, baseline_candidate, device_limit, own_bound, simulate_candidate
+from ...candidates import (
+    Candidate,
+    baseline_candidate,
+    device_limit,
+    fastest_baseline,
+    own_bound,
+    simulate_candidate,
+)
 from ...milp import solve as milp
 from ...milp.result import BackendError, MilpStatus, Progress, Result, Settings
 from ...problem import (
@@ -49,7 +56,6 @@ from ...problem import (
 )
 from ...skipped import skipping
 from ...stages.eviction import sequences
-from ...stages.slots import has_faster_variants
 from ..checkpointing import chen_sqrt, rotor
 from .model import StagedProgram, TooLargeError, staged_program
 
@@ -128,8 +134,9 @@ class CheckmateSearch:
 
     def answer(self) -> SolverResult:
         graph = self.graph
-        if self.fits(self.baseline) and not has_faster_variants(graph):
-            return SolverResult(self.baseline.schedule, Status.OPTIMAL, time_bound(graph))
+        # `fits` first: Rk-Checkmate's has a limit at the loss too.
+        if self.fits(self.baseline) and (fastest := fastest_baseline(self.problem, self.baseline)):
+            return fastest
         if self.limit < max(minimum_memory(graph, Machine()), graph.resident_bytes):  # it offloads nothing
             raise self.infeasible()
         start = self._start()

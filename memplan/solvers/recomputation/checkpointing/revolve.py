@@ -35,7 +35,7 @@ from math import comb, fsum
 import numpy as np
 
 from ....planner.bounds import time_bound
-from ...candidates import Candidate, baseline_candidate, infeasible
+from ...candidates import Candidate, baseline_candidate, fitting_baseline, infeasible
 from ...chains.costs import ChainCosts, chain_costs
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import Move, Pass
@@ -60,7 +60,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     best = _most_checkpoints(chained, settings.checkpoints)
     baseline = baseline_candidate(problem.graph)
     if best is None and baseline.peak <= chained.limit:  # its blocks are coarser than the graph's operations
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
+        return fitting_baseline(problem)
     if best is None:
         fewest = chained.candidate(moves(chained.blocks, settings.checkpoints or 1))
         raise infeasible(NAME, problem, min(fewest.peak, baseline.peak))

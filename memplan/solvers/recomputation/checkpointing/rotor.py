@@ -45,7 +45,7 @@ from math import gcd
 import numpy as np
 
 from ....planner.bounds import time_bound
-from ...candidates import Candidate, baseline_candidate, infeasible, own_bound
+from ...candidates import Candidate, baseline_candidate, fitting_baseline, infeasible, own_bound
 from ...chains.costs import chain_costs
 from ...chains.least import LeastMemory
 from ...chains.options import OptionMove, single_options, without_options
@@ -80,7 +80,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     bound = time_bound(problem.graph)
     baseline = baseline_candidate(problem.graph)
     if baseline.peak <= chained.limit:
-        return SolverResult(baseline.schedule, Status.OPTIMAL, bound)
+        return fitting_baseline(problem)
     search = _RotorSearch(problem, chained, baseline, settings.slots, clock)
     best = search.best()
     options.report(

@@ -53,6 +53,7 @@ from ...candidates import (
     Candidate,
     baseline_candidate,
     device_limit,
+    fastest_baseline,
     infeasible,
     require_backward,
     simulate_candidate,
@@ -62,7 +63,6 @@ from ...clock import Clock
 from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResult, Status
 from ...settings import SolverSettings, gap_setting, setting, workers_setting
 from ...skipped import skipping
-from ...stages.slots import has_faster_variants
 from ...workers.cluster import check_backend
 from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, HierarchyResult, fastest, lightest, top_graph
@@ -74,7 +74,7 @@ from .subproblems import Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"
 
-VERSION = "9"
+VERSION = "10"
 """Version of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0
@@ -141,8 +141,8 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     graph, limit = problem.graph, device_limit(problem)
     require_backward(name, graph)
     baseline = baseline_candidate(graph)
-    if baseline.peak <= limit and not has_faster_variants(graph):
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
+    if (answer := fastest_baseline(problem, baseline)) is not None:
+        return answer
     seconds = SECONDS if options.time_limit is None else options.time_limit
     clock = Clock(seconds, options.cancelled)
     others = solvers_named(settings.whole)

@@ -39,6 +39,7 @@ from ...candidates import (
     Candidate,
     baseline_candidate,
     device_limit,
+    fastest_baseline,
     infeasible,
     own_bound,
     simulate_candidate,
@@ -48,7 +49,6 @@ from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResul
 from ...settings import SolverSettings, seed_setting, setting, workers_setting
 from ...skipped import skipping
 from ...stages.eviction import sequences
-from ...stages.slots import has_faster_variants
 from .search import Limits, MoccasinResult, Question, Searcher
 
 NAME = "moccasin"
@@ -84,8 +84,8 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     graph, limit = problem.graph, device_limit(problem)
     baseline = baseline_candidate(graph)
-    if baseline.peak <= limit and not has_faster_variants(graph):
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
+    if (fastest := fastest_baseline(problem, baseline)) is not None:
+        return fastest
     rounds = _Rounds(problem, options, settings, baseline)
     first = settings.copies
     # No schedule fits: one round, the last, says how near to the budget one comes.

@@ -44,16 +44,22 @@ import numpy as np
 
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.schedule.schedule import Schedule
-from ...candidates import Candidate, baseline_candidate, candidate_of_runs, infeasible, simulate_candidate
+from ...candidates import (
+    Candidate,
+    baseline_candidate,
+    candidate_of_runs,
+    fastest_baseline,
+    infeasible,
+    simulate_candidate,
+)
 from ...chains.least import LeastMemory
 from ...chains.options import OptionMove
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import block_runs
 from ...chains.table import ChainTable
-from ...problem import InfeasibleError, NotFoundError, Options, Problem, SolverResult, Status
+from ...problem import InfeasibleError, NotFoundError, Options, Problem, SolverResult
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
-from ...stages.slots import has_faster_variants
 from ..blocks.greedy import greedy_options
 from ..blocks.option import Option
 from ..blocks.placed import PlacedBlock, anonymous, groups, placed_blocks
@@ -78,9 +84,8 @@ class Settings(SolverSettings):
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     search = ChainSearch(NAME, problem, options, settings.blocks)
-    baseline = baseline_candidate(problem.graph)
-    if baseline.peak <= search.chained.limit and not has_faster_variants(problem.graph):
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    if (fastest := fastest_baseline(problem, baseline_candidate(problem.graph))) is not None:
+        return fastest
     with search.clock.until_interrupted():
         search.start()
         if search.best is None or search.proceed():

@@ -34,12 +34,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
-from ....planner.bounds import time_bound
-from ...candidates import baseline_candidate
+from ...candidates import baseline_candidate, fastest_baseline
 from ...milp.result import Settings as MilpSettings
-from ...problem import Options, Problem, SolverResult, Status
+from ...problem import Options, Problem, SolverResult
 from ...settings import gap_setting, setting
-from ...stages.slots import has_faster_variants
 from ..blocks.kinds import BlockOptions, Budgets
 from .rk_rotor import ChainSearch, ChosenOption
 
@@ -68,9 +66,8 @@ class Settings(MilpSettings):
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     search = ChainSearch(NAME, problem, options, settings.blocks)
-    baseline = baseline_candidate(problem.graph)
-    if baseline.peak <= search.chained.limit and not has_faster_variants(problem.graph):
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    if (fastest := fastest_baseline(problem, baseline_candidate(problem.graph))) is not None:
+        return fastest
     with search.clock.until_interrupted():
         if settings.options == "all":
             search.start()

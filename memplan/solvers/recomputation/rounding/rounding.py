@@ -36,9 +36,8 @@ from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import schedule_of
 from ....planner.variants import uses_host
 from ...bounds.residency.search import ResidencyBoundSearch
-from ...candidates import baseline_candidate, device_limit
+from ...candidates import baseline_candidate, device_limit, fastest_baseline
 from ...problem import NotAcceptedError, NotFoundError, Options, Problem, SolverResult, Status
-from ...stages.slots import has_faster_variants
 from .sequence import rows_of, sequence_of
 
 NAME = "rounding"
@@ -64,8 +63,8 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if uses_host(graph):
         raise NotAcceptedError(f"{NAME} takes operations that run on the device alone")
     baseline = baseline_candidate(graph)
-    if baseline.peak <= limit and not has_faster_variants(graph):
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
+    if (fastest := fastest_baseline(problem, baseline)) is not None:
+        return fastest
     rounds = _Rounds(problem, options)
     rounds.run()
     del rounds.program  # large, and it knows the rounds: a circle

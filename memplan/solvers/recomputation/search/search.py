@@ -41,7 +41,7 @@ from dataclasses import dataclass, replace
 
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.schedule.sequence import Run, in_default_mode, runs_of
-from ...candidates import baseline_candidate, device_limit
+from ...candidates import baseline_candidate, device_limit, fastest_baseline
 from ...incumbent import Incumbent
 from ...problem import (
     InfeasibleError,
@@ -54,7 +54,6 @@ from ...problem import (
 )
 from ...settings import SolverSettings, seed_setting, setting
 from ...stages import eviction
-from ...stages.slots import has_faster_variants
 from ..checkpointing import rotor
 from .rounds import NAME, Rounds
 
@@ -82,17 +81,16 @@ class Settings(SolverSettings):
 
 
 def solve(problem: Problem, options: Options) -> SolverResult:
-    graph, limit = problem.graph, device_limit(problem)
+    graph = problem.graph
     baseline = baseline_candidate(graph)
-    fits = baseline.peak <= limit
-    if fits and not has_faster_variants(graph):
-        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
+    if (fastest := fastest_baseline(problem, baseline)) is not None:
+        return fastest
     try:
         start = options.start
         traced = in_default_mode(range(len(graph.operations)))
         return improved(problem, options, traced if start is None else runs_of(start))
     except InfeasibleError:  # no time was left to find as much
-        if not fits:
+        if baseline.peak > device_limit(problem):
             raise
         return SolverResult(baseline.schedule, Status.FEASIBLE, time_bound(graph))
 

@@ -41,11 +41,10 @@ from ....graphs.graph import Graph
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.repeats import without_most_repeats, without_repeats
 from ....planner.schedule.sequence import Run, schedule_of
-from ...candidates import baseline_candidate, device_limit, infeasible, simulate_candidate
+from ...candidates import baseline_candidate, device_limit, fitting_baseline, infeasible, simulate_candidate
 from ...problem import NotFoundError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
-from ...stages.slots import has_faster_variants
 from .order import Dependencies, TooLongError, order
 from .tree import taken_apart
 
@@ -81,8 +80,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     clock = options.clock()
     baseline = baseline_candidate(graph)
     if baseline.peak <= limit:
-        status = Status.HEURISTIC if has_faster_variants(graph) else Status.OPTIMAL
-        return SolverResult(baseline.schedule, status, time_bound(graph))
+        return fitting_baseline(problem)
     found: list[_Result] = []
 
     def take(runs: list[Run]) -> None:

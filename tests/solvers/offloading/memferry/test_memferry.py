@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import isfinite
 from random import Random
 from typing import Any
@@ -30,6 +31,7 @@ from memplan.solvers.offloading.memferry import memferry
 from memplan.solvers.offloading.memferry.estimate import Treatment
 from memplan.solvers.offloading.memferry.layers import costs_of, weight_layers
 from memplan.solvers.offloading.memferry.plan import Plan
+from memplan.solvers.offloading.memferry.search import MemFerrySearch
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
 from memplan.solvers.registry import run as registry
 from training_graphs import training
@@ -220,6 +222,21 @@ def test_kept_gradients_stay_to_the_end(reserve: float) -> None:
     gradients = {x for x, kind in enumerate(graph.tensors.kind) if kind == Kind.PARAMETER_GRADIENT}
     deleted = {step.target for step in answer.schedule if step.verb == Verb.DELETE and not step.where}
     assert len(gradients - deleted) == 4 * reserve
+
+
+def test_kept_gradients_take_their_room_once() -> None:
+    """Room for weights is what kept gradients leave of the budget: the fastest of all choices is found."""
+    problem = instance(9)
+    problem = replace(problem, budget=problem.budget * 7 // 10)
+    chosen: dict[str, Any] = {"activations": "checkpoint", "gradients": "copied", "flips": 0}
+    settings = memferry.Settings(reserve=1.0, **chosen)
+    plan, *_ = MemFerrySearch(problem, settings, Options(None, settings)).plans
+    found = [plan.schedule(row, problem.budget) for row in product(Treatment, repeat=len(plan.costs))]
+    best = min(figures.time for _schedule, figures in filter(None, found))
+    assert solved(problem, reserve=1.0, **chosen).time == pytest.approx(best, rel=1e-9)
+    graph, linked = problem.graph, plan.linked
+    without = Plan("a solver", graph, linked, plan.baseline, reserve=0.0)
+    assert without.extra <= plan.extra < without.extra + int(graph.tensors.bytes[plan.kept].sum())
 
 
 @pytest.mark.parametrize("update", ["none", "end"])

@@ -56,7 +56,7 @@ def draw(name: str, title: str, than: str | None, folder: Path) -> tuple[str, st
     figures = held.replay().figures
     limit = held.budget or figures.peak
     times = _times(held.graph.source or {})
-    slower = f"{figures.time / eager.time - 1:+.1%}".replace("-0.0%", "+0.0%")
+    slower = f"{figures.time / eager.time - 1:+z.1%}"
     line = (
         f"Simulated, {times}: {word} {format_bytes(eager.peak)}, the plan {format_bytes(figures.peak)} "
         f"within {format_bytes(limit)}, {slower} time "

@@ -252,7 +252,7 @@ def _table(found: Sequence[_Compared], same: bool) -> Table:
 
     def against_best(one: _Compared) -> str:
         slower = one.report.figures.time / best - 1.0 if best else 0.0
-        return "" if best is None else f"{slower:+.2%}" if slower else "fastest"
+        return "" if best is None else f"{slower:+z.2%}" if slower else "fastest"
 
     def transfers(one: _Compared) -> str:
         moved = sum(row["bytes"] for row in one.document["transfers"].values())
@@ -269,7 +269,7 @@ def _table(found: Sequence[_Compared], same: bool) -> Table:
         ("budget", lambda one: "none" if one.budget is None else format_bytes(one.budget)),
         ("recomputed", recomputed),
         ("transfers", transfers),
-        ("gap", lambda one: "" if one.report.gap is None else f"{one.report.gap:.1%}"),
+        ("gap", lambda one: "" if one.report.gap is None else f"{one.report.gap:z.1%}"),
         ("solved in", lambda one: "" if one.seconds is None else duration(one.seconds)),
         ("policy", lambda one: one.policy),
         ("schedule", lambda one: one.name),

@@ -51,7 +51,7 @@ def dims_argument(
     found: dict[str, int] = {}
     for text in given:
         name, equals, size = text.rpartition("=")
-        if not (equals and name and size.isascii() and size.isdecimal() and 0 < int(size) < 2**40):
+        if not (equals and name and size.isascii() and size.isdecimal() and 0 < int(size[:20]) < 2**40):
             raise click.BadParameter(f"{text!r} is not NAME=SIZE, as batch_size=8", ctx, param)
         # The same size twice is no contradiction.
         if found.setdefault(name, int(size)) != int(size):

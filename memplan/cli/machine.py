@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 @click.argument("name", required=False, shell_complete=completing(machines))
 @host_options("memory without limit")
 @click.option(
-    "--ranks", type=click.IntRange(1), help="Devices that train together, joined by --link.  [default: one]"
+    "--ranks",
+    type=click.IntRange(1, 2**20),
+    help="Devices that train together, joined by --link.  [default: one]",
 )
 @click.option(
     "--link",

@@ -22,7 +22,7 @@ def network_options(
     options = (
         click.option(
             "--ranks",
-            type=click.IntRange(least),
+            type=click.IntRange(least, 2**20),
             metavar="N",
             help="GPUs that train together, each with its own batch: weights, gradients and optimizer states "
             f"are sharded (FSDP, ZeRO-3).  [default: {ranks}]",

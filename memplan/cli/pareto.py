@@ -212,7 +212,7 @@ def _cells(on: Instance, point: Point, most: float, bar: str) -> list[str]:
     return [
         *head,
         duration(point.time),
-        f"{above / on.baseline_time:+.2%}" if on.baseline_time else "",
+        f"{above / on.baseline_time:+z.2%}" if on.baseline_time else "",
         duration(point.bound) if point.bound else "",
         "" if point.gap_percent is None else f"{point.gap_percent:.2f}%",
         bar * round(BARS * above / most) if most > 0.0 else "",

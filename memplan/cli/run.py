@@ -167,13 +167,13 @@ def _rows(held: Held, predicted: dict[str, Any], found: SideBySide, layout: Layo
     yield (
         "predicted",
         f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}{extra}: "
-        # + 0.0: minus zero would print as -0.00%.
-        f"measured peak {off + 0.0:+.2%}",
+        # z: what rounds to minus zero would print as -0.00%.
+        f"measured peak {off:+z.2%}",
     )
     for place, peak in (("host", planned.peaks.host), ("disk", planned.peaks.disk)):
         if expected := predicted[f"{place}_peak"]:
             off = peak / expected - 1
-            yield f"{place} peak", f"{spelled(peak)}, predicted {spelled(expected)}: {off + 0.0:+.2%}"
+            yield f"{place} peak", f"{spelled(peak)}, predicted {spelled(expected)}: {off:+z.2%}"
     if (reserved := planned.peaks.reserved) is not None:
         planned_arena = "" if layout is None else f", the arena planned for it {spelled(layout.size)}"
         yield "reserved", f"{spelled(reserved)} of the device{planned_arena}"

@@ -258,7 +258,7 @@ def _cell(seeds: Sequence[Row], best: Mapping[Place, float], bounds: Mapping[Pla
 def _word(row: Row) -> str:
     if row.overhead_percent is None:
         return _WORDS[Outcome(row.outcome)]
-    return f"{row.overhead_percent + 0.0:.2f}"  # + 0.0: not "-0.00"
+    return f"{row.overhead_percent:z.2f}"  # z: not "-0.00"
 
 
 def _mark(row: Row, best: Mapping[Place, float]) -> str:
@@ -275,9 +275,9 @@ def _curves(title: str, curves: Sequence[Curve], places: Sequence[float], unit: 
 def _change_cells(change: Change) -> list[str]:
     row, percent = change.row, change.percent
     seed = "" if row.seed is None else f", seed {row.seed}"
-    how = "" if percent is None else f"{percent:+.2f}%"
+    how = "" if percent is None else f"{percent:+z.2f}%"
     was, now = (
-        "" if one is None else one.outcome if one.overhead_percent is None else f"{one.overhead_percent:.2f}%"
+        "" if one is None else one.outcome if one.overhead_percent is None else _percent(one.overhead_percent)
         for one in (change.old, change.new)
     )
     return [change.verdict.value, was, now, how, f"{_where(row)}{seed}"]
@@ -297,4 +297,4 @@ def _seconds(value: float | None) -> str:
 
 
 def _percent(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{value + 0.0:.{digits}f}%"
+    return "" if value is None else f"{value:z.{digits}f}%"

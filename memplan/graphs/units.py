@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from math import inf
+from sys import float_info
 
 from .errors import InputError
 
@@ -20,8 +21,8 @@ UNITS = {
 _BY_LOWER_CASE = {
     spelling: factor for unit, factor in UNITS.items() for spelling in (unit.lower(), unit.lower()[:-1])
 }
-# Three digits of exponent at most: int() of 1e999999999 would have a billion digits.
-_NUMBER = r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+"
+# Bounded: Python's int() takes 4,300 digits of a text, and that of 1e999999999 would have a billion.
+_NUMBER = r"\d{1,999}(?:\.\d{0,999})?(?:[eE][+-]?\d{1,3})?|\.\d{1,999}"
 # ASCII: \d would take the digits of all scripts.
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]*)\s*", re.ASCII)
 _LARGEST = 2**62
@@ -35,7 +36,8 @@ _SPANS = {"m": 60, "min": 60, "h": 3600, "d": 86400, **_SECONDS}
 _SPAN = re.compile(
     rf"\s*({_NUMBER})\s*({'|'.join(sorted(_SPANS, key=len, reverse=True))})(?=[\s\d.]|$)", re.ASCII
 )
-_BARE = re.compile(rf"\s*({_NUMBER})\s*", re.ASCII)
+BARE = re.compile(rf"\s*({_NUMBER})\s*", re.ASCII)
+"""A number without a unit, as text."""
 FEW_BYTES = 1000
 """A number without a unit that is below this is more likely a share, or a number of gigabytes, than bytes."""
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*({'|'.join(_SECONDS)})\s*", re.ASCII)
@@ -97,7 +99,7 @@ def parse_seconds(value: object) -> float:
         number, unit = match.groups()
         seconds = float(Decimal(number) * _SECONDS[unit])
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = float(min(value, float_info.max))  # an int may be too large for a float
     else:
         raise InputError(f"{value!r} is not a time, like 20us or 2e-5 (seconds)")
     if not 0 <= seconds <= _LONGEST:
@@ -108,9 +110,11 @@ def parse_seconds(value: object) -> float:
 def bare_number(value: object) -> float | None:
     """Return the number that has no unit, in a text or not; None for anything else."""
     if isinstance(value, str):
-        match = _BARE.fullmatch(value)
+        match = BARE.fullmatch(value)
         return float(match[1]) if match else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(min(value, float_info.max))  # an int may be too large for a float
 
 
 def parse_span(text: str) -> float | None:
@@ -182,7 +186,7 @@ def format_rate(bytes_per_second: float | None) -> str:
 
 def signed(fraction: float) -> str:
     """Format a share as '+6.9%'."""
-    return f"{fraction + 0.0:+.1%}"  # + 0.0: -0.0 becomes 0.0
+    return f"{fraction:+z.1%}"  # z: what rounds to minus zero is +0.0%
 
 
 def _places(value: float) -> int:

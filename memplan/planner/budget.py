@@ -12,9 +12,8 @@ from fractions import Fraction
 
 from ..graphs.errors import InputError
 from ..graphs.machine import Machine
-from ..graphs.units import FEW_BYTES, format_bytes, parse_bytes
+from ..graphs.units import BARE, FEW_BYTES, format_bytes, parse_bytes
 
-_BARE = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+)\s*", re.ASCII)
 _PERCENT = re.compile(r"\s*(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*%(a?)\s*", re.ASCII)
 
 
@@ -37,7 +36,7 @@ class Budget:
         least: bytes that any schedule of the graph needs. shares: percentages are accepted too, for the
         message.
         """
-        bare = _BARE.fullmatch(self.text)
+        bare = BARE.fullmatch(self.text)
         # Small, and less than any schedule needs: 8 was meant as 8 GB. A tiny graph's bytes are accepted.
         if self.size is not None and bare and self.size < min(FEW_BYTES, least):
             raise InputError(_both_readings(bare[1], self.size, shares=shares))
@@ -48,7 +47,7 @@ class Budget:
 
         least: bytes that any schedule of the graph needs; for graphs of real models FEW_BYTES or more.
         """
-        bare = _BARE.fullmatch(self.text)
+        bare = BARE.fullmatch(self.text)
         if bare and self.size and self.size < FEW_BYTES <= least:
             raise InputError(_reserve_readings(bare[1]))
 
@@ -76,7 +75,7 @@ class Budget:
 
 def parse_budget(text: str) -> Budget:
     """Parse a budget. Raises InputError: no budget, not above 0, or a number with a fraction and no unit."""
-    bare = _BARE.fullmatch(text)
+    bare = BARE.fullmatch(text)
     if bare and Fraction(bare[1]).denominator > 1:
         raise InputError(_both_readings(bare[1]))
     match = _PERCENT.fullmatch(text)
@@ -93,7 +92,7 @@ def parse_budget(text: str) -> Budget:
 
 def parse_reserve(text: str) -> Budget:
     """Parse the bytes to leave free, 0 too. Raises InputError like parse_budget."""
-    bare = _BARE.fullmatch(text)
+    bare = BARE.fullmatch(text)
     if bare and Fraction(bare[1]).denominator > 1:
         raise InputError(_reserve_readings(bare[1]))
     return Budget(text, size=parse_bytes(text))

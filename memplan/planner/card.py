@@ -56,7 +56,7 @@ def cost_entries(
     budget: bytes on the device, for comparison.
     around: peak and budget of a whole loop, instead of the schedule's.
     """
-    overhead = f"{figures.time / baseline.time - 1:+.1%} vs. baseline" if baseline and baseline.time else ""
+    overhead = f"{figures.time / baseline.time - 1:+z.1%} vs. baseline" if baseline and baseline.time else ""
     yield Entry("per iteration", duration(figures.time), overhead)
     peak, limit, parts = figures.peak, budget, ""
     if around is not None:

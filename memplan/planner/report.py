@@ -21,7 +21,7 @@ def compared(graph: Graph, seconds: float) -> str:
     baseline`."""
     figures = baseline(graph)
     over = Report(replace(figures, time=seconds), figures).overhead
-    return f"{duration(seconds)}, {over + 0.0:+.1%} vs. baseline"
+    return f"{duration(seconds)}, {over:+z.1%} vs. baseline"
 
 
 @dataclass(frozen=True)

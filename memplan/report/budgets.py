@@ -62,7 +62,7 @@ def _body(name: str, stops: Sequence[Stop]) -> Iterator[str]:
     for stop in stops:
         report, size = stop.subject.report, format_bytes(stop.budget)
         facts = [
-            f"{duration(report.figures.time)}, {report.overhead:+.1%} vs. baseline",
+            f"{duration(report.figures.time)}, {report.overhead:+z.1%} vs. baseline",
             f"peak {format_bytes(report.figures.peak)}",
             *([f"lower bound {duration(stop.bound)}"] if stop.bound else []),
         ]

@@ -162,8 +162,8 @@ def _y(size: float, ceiling: int) -> float:
 def _words(subject: Subject) -> Iterator[str]:
     report = subject.report
     time, baseline = report.figures.time, report.baseline.time
-    above = "" if report.above is None else f", at most {report.above:.1%} above the fastest there can be"
-    over = f"{time / baseline - 1.0:+.1%} time" if baseline else f"{time:.3g} s"
+    above = "" if report.above is None else f", at most {report.above:z.1%} above the fastest there can be"
+    over = f"{time / baseline - 1.0:+z.1%} time" if baseline else f"{time:.3g} s"
     yield f'<text x="{_LEFT}" y="20" font-weight="600">{escape(subject.graph.name)}</text>'
     peak = f"peak {format_bytes(report.figures.peak)}, baseline {format_bytes(report.baseline.peak)}"
     yield f'<text x="{_LEFT}" y="38">{peak}; {over}{above}</text>'

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ..graphs.errors import InputError
 from ..graphs.machines.presets import Preset, find_preset
 
-_PRICE = re.compile(r"(?:([^=]+)=)?(\d+(?:\.\d+)?|\.\d+)(?:/h)?")
+_PRICE = re.compile(r"(?:([^=]+)=)?(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})(?:/h)?")
 _FORM = "write 1.20/h, or a100=1.80/h,t4=0.35/h for several GPUs"
 
 

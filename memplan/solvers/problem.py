@@ -221,7 +221,7 @@ class ValidatedSolution:
             Entry("of the solver", duration(self.seconds)),
         ]
         if self.lower_bound:  # one of 0 s proves nothing
-            gap = f"gap {optimality_gap(self.figures.time, self.lower_bound):.1%}"
+            gap = f"gap {optimality_gap(self.figures.time, self.lower_bound):z.1%}"
             by = f" by {self.bounds[0].by}, not checked" if self.bounds and self.bounds[0].by else ""
             entries.append(Entry(f"lower bound{by}", duration(self.lower_bound), gap))
         return Card(f"Solution by {self.solver}, {self.status}", tuple(entries))

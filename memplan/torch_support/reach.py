@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cache, partial
+from hashlib import sha256
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -53,8 +54,9 @@ _PASSED_BY = (str, bytes, int, float, complex, bool, type(None), *ProxyTypes)
 """Simple values, and weak proxies: what they refer to may be gone, and then any use of them fails."""
 _CONTAINERS = (OrderedDict, dict, list, tuple, deque, set, frozenset)
 _HELD = (Tensor, list, dict, tuple, set)
-_READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")  # the second in bodies of classes
-_USES_GLOBAL = (*_READS_GLOBAL, "STORE_GLOBAL", "DELETE_GLOBAL")
+# The others in bodies of classes; the third in those of generic ones, from 3.12 on.
+READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_USES_GLOBAL = (*READS_GLOBAL, "STORE_GLOBAL", "DELETE_GLOBAL")
 _LIBRARIES = ("site-packages", "dist-packages")
 _OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 """This package's folder: a library, installed from its sources too."""
@@ -134,6 +136,18 @@ def parts_with_code(thing: Any) -> Parts:
             yield from ((each.__name__, each) for each in methods_of_user(kind))
 
 
+def hash_of_values(root: Any) -> bytes:
+    """Return a hash of the numbers and texts that an object and its code hold, and of the code."""
+    found = sha256()
+    for _path, thing in reachable(root, parts_with_code):
+        if is_a(thing, FunctionType):
+            found.update(str(hash(thing.__code__)).encode())
+        for key, part in parts_with_code(thing):
+            if part is None or is_a(part, str | bytes | int | float | complex):
+                found.update(f"{spelled((key,))}={simple_text(part)};".encode(errors="replace"))
+    return found.digest()
+
+
 def follow(root: Any, path: Path, parts: Callable[[Any], Parts] | None = None) -> Any:
     """Return the object at the path now; None if there is none.
 
@@ -195,7 +209,7 @@ def globals_in(code: CodeType, *, stored: bool = False) -> tuple[str, ...]:
 
     Not all that they name: an attribute may have the name of a global of the script that they do not use.
     """
-    uses = _USES_GLOBAL if stored else _READS_GLOBAL
+    uses = _USES_GLOBAL if stored else READS_GLOBAL
     own = (each.argval for each in dis.get_instructions(code) if each.opname in uses)
     parts = (part for part in code.co_consts if is_a(part, CodeType))
     return tuple(dict.fromkeys((*own, *(name for part in parts for name in globals_in(part, stored=stored)))))

@@ -52,8 +52,8 @@ def aligned(program: Program, graph: Graph, *, same_bytes: bool = True) -> Progr
 
 def _places(own: Sequence[str], theirs: Sequence[str], what: str) -> list[int]:
     """Return, per index in the graph, the index in the program."""
-    index = {name: place for place, name in enumerate(own)}
-    if missing := [name for name in own if name not in set(theirs)]:
+    index, there = {name: place for place, name in enumerate(own)}, set(theirs)
+    if missing := [name for name in own if name not in there]:
         raise _changed(f"it lacks the {what} {missing[0]}")
     if extra := [name for name in theirs if name not in index]:
         raise _changed(f"the model has no {what} {extra[0]}")

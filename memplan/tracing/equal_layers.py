@@ -55,7 +55,7 @@ def equal_layers(module: nn.Module) -> list[EqualLayers]:
             # From the end: models differ in their first layers (dense before experts), not in the last.
             while first > 0 and _Comparison(len(layers) - first).equal(layers[first - 1], layers[-1]):
                 first -= 1
-            if (count := len(layers) - first) >= _LEAST and _owns_its_weights(module, layers[first:]):
+            if (count := len(layers) - first) >= _LEAST and _owns_its_weights(module, part, first):
                 found.append(EqualLayers(path, first, count))
     return found
 
@@ -91,13 +91,22 @@ def _told_of_layers(module: nn.Module, path: str) -> Iterator[Any]:
                 yield thing
 
 
-def _owns_its_weights(module: nn.Module, layers: Sequence[nn.Module]) -> bool:
-    """Tell whether no parameter or buffer of the layers is in two of them, or elsewhere too."""
-    own = [id(tensor) for layer in layers for tensor in _tensors(layer)]
-    every = [id(tensor) for part in module.modules() for tensor in _direct_tensors(part)]
-    return len(own) == len(set(own)) and all(
-        every.count(each) == 1 for each in own[: len(own) // len(layers)]
-    )
+def _owns_its_weights(module: nn.Module, part: nn.ModuleList | nn.Sequential, first: int) -> bool:
+    """Tell whether no parameter or buffer of the layers from `first` on is in two of them, or elsewhere too.
+
+    part: the list of the layers.
+    """
+    layers = list(part)
+    own = [id(tensor) for layer in layers[first:] for tensor in _tensors(layer)]
+    # Without the list: a part of a layer that the model holds by another name too is met outside.
+    passed: set[nn.Module] = {part}
+    outside = [
+        id(tensor)
+        for root in (module, *layers[:first])
+        for _name, each in root.named_modules(memo=passed)
+        for tensor in _direct_tensors(each)
+    ]
+    return len(own) == len(set(own)) and not set(own) & set(outside)
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:

@@ -23,6 +23,7 @@ from torch import nn
 
 from ..graphs.graph import Phase
 from ..program.program import Call, Operation, Program, Ref, Storage, Value
+from ..torch_support.reach import hash_of_values
 from .equal_layers import KEPT, EqualLayers, equal_layers, shortened
 from .layer_calls import Forward, LayerCalls, repeats
 
@@ -62,7 +63,7 @@ Made = tuple[_Place, int]
 """A value, or a storage: the place of the item that made it, and the how manieth of the item's it is."""
 
 
-_Model = tuple[type[nn.Module], str, str, tuple[tuple[str, int, int], ...]]
+_Model = tuple[type[nn.Module], str, bytes, tuple[tuple[str, int, int], ...]]
 
 _verified: dict[_Model, bool] = {}
 """Whether a trace of a few layers gives a model's whole program."""
@@ -81,7 +82,8 @@ def by_some_layers(module: nn.Module, trace: Callable[[], Program], forward: For
     if not layers:
         return trace()
     lists = tuple((one.path, one.first, one.equal) for one in layers)
-    model = type(module), repr(module), str(getattr(module, "config", "")), lists
+    # By a number the code may do something else in one layer: `if number == self.skipped`.
+    model = type(module), repr(module), hash_of_values(module), lists
     if model not in _verified and not _calls_repeat(module, layers, forward):
         whole = trace()
         repeated = _by_some(module, layers, trace)

@@ -248,7 +248,8 @@ def _unused(function: Callable[..., Any]) -> frozenset[str]:
     if not _READ_NAMES.isdisjoint(code.co_names):
         return frozenset()
     for each in dis.get_instructions(code):
-        if each.opname.startswith("LOAD_") and isinstance(each.argval, str | tuple):
+        # Not startswith: 3.13 joins `x = …` and a read of `weight` to STORE_FAST_LOAD_FAST (x, weight).
+        if "LOAD_" in each.opname and isinstance(each.argval, str | tuple):
             read.update(each.argval if isinstance(each.argval, tuple) else (each.argval,))
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     # Cells are read by inner functions, whose instructions are not among these.

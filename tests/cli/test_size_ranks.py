@@ -229,7 +229,7 @@ def test_an_interrupted_search_has_what_was_found(plan: Plan, monkeypatch: pytes
         (["--ranks", 4], "--ranks 4: give their network too: --link nvlink|pcie5|pcie4|ib400|eth100"),
         (["--link", "nvlink"], "--link is of several GPUs: give --ranks too"),
         (["--ranks", 4, "--link", "nvlnk"], "no network is called 'nvlnk': did you mean 'nvlink'?"),
-        (["--ranks", 1, "--link", "nvlink"], "1 is not in the range x>=2"),
+        (["--ranks", 1, "--link", "nvlink"], "1 is not in the range 2<=x<=1048576"),
         ([*RANKS, "--accumulate", 2], "omit --accumulate"),
         ([*RANKS, "--global-batch", 8], "omit --global-batch"),
         ([*RANKS, "--gpu", "t4,a100"], "--ranks are of equal GPUs: it goes with one --gpu"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import float_info
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from memplan.graphs.units import (
     parse_rate,
     parse_seconds,
     parse_span,
+    signed,
 )
 
 
@@ -148,3 +151,18 @@ def test_no_seconds(written: object) -> None:
 def test_a_number_that_has_no_unit() -> None:
     assert (bare_number(" 1.5e3 "), bare_number(7), bare_number(0.5)) == (1500.0, 7.0, 0.5)
     assert [bare_number(other) for other in ("7B", "", None, True, [7])] == [None] * 5
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_numbers_of_thousands_of_digits(digits: int) -> None:
+    text = "9" * digits
+    for parse in (parse_bytes, parse_rate, parse_seconds):
+        for written in (text, f"0.{text}x", 10 ** (digits - 1)) if digits < 4300 else (text, f"0.{text}x"):
+            with pytest.raises(InputError, match=r"^.{1,1000}$"):
+                parse(written)
+    assert bare_number(10**digits) == float_info.max
+    check_rate_unit(10**digits)
+
+
+def test_a_share_that_rounds_to_zero_has_no_minus() -> None:
+    assert [signed(share) for share in (-1e-9, -0.0, -0.0004, -0.0006)] == ["+0.0%"] * 3 + ["-0.1%"]

@@ -99,3 +99,10 @@ def test_bytes_to_leave_free_that_a_graph_could_notice() -> None:
     parse_reserve("1").check_reserve_meant(90)
     with pytest.raises(InputError, match="not a number of bytes"):
         parse_reserve("7%")
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "0" * 5000, "." + "9" * 5000, "1." + "9" * 5000, "9" * 400])
+def test_a_number_of_thousands_of_digits_is_one_line(text: str) -> None:
+    for parse in (parse_budget, parse_reserve):
+        with pytest.raises(InputError, match=r"^.{1,1000}$"):
+            parse(text)

@@ -30,6 +30,7 @@ def test_several_gpus_have_a_price_each_or_none() -> None:
         ("cheap", False, "'cheap' is not a price per hour"),
         ("0/h", False, "'0/h' is not a price per hour"),
         ("-1/h", False, "'-1/h' is not a price per hour"),
+        ("9" * 400, False, "9' is not a price per hour"),
         ("1/d", False, "'1/d' is not a price per hour"),
         ("1.20/h", True, "'1.20/h' names no GPU, and there are several"),
         ("1.20/h,2/h", False, "'1.20/h' names no GPU, and there are several"),

@@ -16,7 +16,7 @@ from memplan.profiling.profile.estimate import trace_for
 from memplan.program.program import Program
 from memplan.tracing import repeated
 from memplan.tracing import trace as trace_module
-from memplan.tracing.equal_layers import KEPT, EqualLayers
+from memplan.tracing.equal_layers import KEPT, EqualLayers, equal_layers
 from memplan.tracing.joint import joint_graph
 from memplan.updates.choice import OptimizerChoice
 from torch import Tensor, nn
@@ -130,6 +130,10 @@ class Stack(nn.Module):
                 layer.linear = self.layers[0].linear  # pyright: ignore[reportAttributeAccessIssue]
         if way == "other last":
             self.layers[-1].linear = nn.Linear(8, 8, bias=False)  # pyright: ignore[reportAttributeAccessIssue]
+        if way.startswith("head's weight"):
+            self.last.weight = self.layers[int(way[-1])].linear.weight  # pyright: ignore
+        if way.startswith("head's part"):
+            self.last = self.layers[int(way[-1])].linear  # pyright: ignore[reportAttributeAccessIssue]
         if way == "frozen":
             self.layers[2].requires_grad_(requires_grad=False)
 
@@ -147,7 +151,7 @@ class Stack(nn.Module):
             between.append(x)
         if self.way == "all":
             x = torch.stack(between).sum(0)
-        return self.last(x).square().mean()
+        return self.last(x).square().mean()  # pyright: ignore[reportCallIssue]
 
 
 class Fifth(Stack):
@@ -157,7 +161,7 @@ class Fifth(Stack):
         x = self.first(x)
         for n, layer in enumerate(self.layers):
             x = layer(torch.sin(x) if n == 4 else x)
-        return self.last(x).square().mean()
+        return self.last(x).square().mean()  # pyright: ignore[reportCallIssue]
 
 
 def stack(count: int, way: str = "") -> Iteration:
@@ -177,6 +181,7 @@ def test_layers_are_put_back(count: int, when: str, monkeypatch: pytest.MonkeyPa
 WAYS = (
     *("number", "fifth", "attribute", "indices", "tied", "other last", "frozen", "all", "last", "skips"),
     *("formula", "hook", "no gradient", "reads"),
+    *("head's weight 0", "head's weight 2", "head's weight 6", "head's part 2", "head's part 6"),
 )
 
 
@@ -186,7 +191,8 @@ def test_others_are_traced_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> N
     """The code reads which layer it is, or has a layer's number as a constant or attribute; a weight is in
     two layers; one layer is another; one is not trained; all layers' results are read; the last one's input
     is another; gradients of all are summed; a formula or hook for gradients, written in Python, is another
-    in one layer; one layer computes without gradients; one reads another result by the same calls."""
+    in one layer; one layer computes without gradients; one reads another result by the same calls; a weight
+    of a layer is the head's too, or the head is a part of a layer."""
     short, whole, put_back = traced(partial(stack, 8, way), monkeypatch)
     assert_same(short, whole)
     assert not put_back
@@ -209,6 +215,38 @@ def test_forward_of_all_layers_shows_that_they_are_equal(
     trace_for(AMPERE, partial(stack, 8, way), OptimizerChoice("adamw"))
     assert traced_layers.count(8) == whole
     assert traced_layers.count(KEPT) == 1
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("head's")])
+def test_a_layer_whose_weight_is_elsewhere_too_is_none_of_the_equal_ones(way: str) -> None:
+    assert equal_layers(Stack(8, way)) == []
+    assert equal_layers(Stack(8)) == [EqualLayers("layers", 0, 8)]
+
+
+@pytest.mark.scripts
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_is_not_taken_for_another_that_prints_alike(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated, "_verified", {})
+    trace_for(AMPERE, partial(stack, 8))
+    short = trace_for(AMPERE, partial(stack, 8, way))
+    monkeypatch.setattr(repeated, "equal_layers", lambda _module: [])
+    assert_same(short, trace_for(AMPERE, partial(stack, 8, way)))
+
+
+def test_a_model_is_verified_again_if_a_number_or_its_code_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[nn.Module] = []
+    monkeypatch.setattr(repeated, "_verified", {})
+    monkeypatch.setattr(repeated, "_calls_repeat", lambda module, *_rest: verified.append(module) or True)
+    monkeypatch.setattr(repeated, "_by_some", lambda *_rest: "program")
+    other, two, three = Stack(8), Stack(8), Stack(8)
+    other.chosen = 3
+    two.add, three.add = (lambda x, by=by: x + by for by in (2, 3))  # pyright: ignore
+    for model in (Stack(8), other, two, three, Stack(8), other, three):
+        assert repeated.by_some_layers(model, list, print) == "program"  # pyright: ignore
+    assert verified[1:] == [other, two, three]
 
 
 def test_few_layers_are_traced_whole(monkeypatch: pytest.MonkeyPatch) -> None:

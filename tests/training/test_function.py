@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dis
 import gc
 import re
 import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import memplan
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from memplan.graphs.errors import InputError
+from memplan.training import function as function_module
 from memplan.training.function import PlannedFunction
 from memplan.training.options import Options
 from memplan.training.step.step import Step
@@ -253,6 +256,18 @@ def test_partial_functions_and_code_that_reads_names() -> None:
     given: Any = partial(loss, 2.0, model)
     planned = memplan.optimize(given, budget="100%")
     assert torch.equal(planned(x, 3.0), given(x, 3.0))
+
+
+def test_a_parameter_that_a_joined_instruction_reads_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 3.13 on one instruction may store one variable and load another, or load two."""
+
+    def loss(weight: Tensor, model: nn.Module, images: Tensor, index: int) -> None: ...
+
+    joined = [("STORE_FAST_LOAD_FAST", ("x", "weight")), ("STORE_FAST", "index")]
+    borrowed = ("LOAD_FAST_BORROW_LOAD_FAST_BORROW", ("model", "images"))
+    made = [SimpleNamespace(opname=name, argval=value) for name, value in (*joined, borrowed)]
+    monkeypatch.setattr(dis, "get_instructions", lambda _code: iter(made))
+    assert function_module._unused(loss) == {"index"}
 
 
 def test_without_gradients_the_function_itself_runs() -> None:

@@ -23,7 +23,7 @@ def bound_row(bound: Bound, time: float) -> Row:
     gap = f"beaten {' or '.join(ways)}"
     # Above the time it is no contradiction: the bound is of a narrower class of schedules.
     if bound.seconds <= time:
-        gap = f"gap {(time - bound.seconds) / time:.1%}"
+        gap = f"gap {(time - bound.seconds) / time:z.1%}"
     seconds = "no schedule" if bound.seconds == inf else duration(bound.seconds)
     return "", f"{seconds} ({scope}), {gap}"
 

@@ -58,7 +58,7 @@ def report_rows(
             yield f"{name} peak", spelled(peak)
     if report.lower_bound and report.gap is not None:  # one of 0 s proves nothing
         by = f", by {report.bound_by}, not checked" if report.bound_by else ""
-        yield "lower bound", f"{duration(report.lower_bound)} (any order{by}), gap {report.gap:.1%}"
+        yield "lower bound", f"{duration(report.lower_bound)} (any order{by}), gap {report.gap:z.1%}"
     else:
         yield "lower bound", "none known"
 

@@ -84,4 +84,4 @@ def _time(seconds: float) -> str:
 
 
 def _gap(gap: float) -> str:
-    return "-" if gap == inf else f"{gap:.2%}"
+    return "-" if gap == inf else f"{gap:z.2%}"

@@ -23,7 +23,7 @@ class SearchState:
         if race.bound > 0.0:
             parts.append(f"bound {duration(race.bound)}")
         if race.history and race.history[-1].gap < inf:
-            parts.append(f"gap {race.history[-1].gap:.2%}")
+            parts.append(f"gap {race.history[-1].gap:z.2%}")
         # Infinite without a limit.
         if clock is not None and 0.0 < clock.left < inf:
             over = min(1.0, clock.share)

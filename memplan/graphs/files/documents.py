@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISREG, S_ISSOCK
+from sys import get_int_max_str_digits
 from time import time
 from typing import Any
 
@@ -62,6 +63,8 @@ def parse_document(raw: bytes, path: Path) -> object:
         raise InputError(f"{path}: too large for this machine's memory") from None
     # After UnicodeDecodeError and JSONDecodeError, which are ValueErrors too.
     except ValueError as error:
+        if str(error).startswith("Exceeds the limit"):  # Python's own, which names a function to call
+            raise InputError(f"{path}: a number of more than {get_int_max_str_digits():,} digits") from None
         raise InputError(f"{path}: {error}") from None
 
 

@@ -25,7 +25,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ...torch_support.raw import MISSING, bases_of, class_entries, is_a, name_of, own_attributes
-from ...torch_support.reach import LONGEST, container_of, is_of_user, is_of_user_class
+from ...torch_support.reach import LONGEST, READS_GLOBAL, container_of, is_of_user, is_of_user_class
 from ...torch_support.torch_modules import FORWARD_HOOKS, is_made, looks_on
 from .codes import rewritten, with_reader
 from .contents import SCALARS, is_plain
@@ -40,6 +40,9 @@ from .reads import (
     of_content,
     of_instance,
 )
+
+# LOAD_METHOD until 3.11; `super().name` is LOAD_SUPER_ATTR from 3.12 on.
+_READS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 
 
 class Following(Nodes):
@@ -149,13 +152,13 @@ class Following(Nodes):
             return
         self._sourceless = True
         code = self._codes.get(function, function.__code__)
-        self._unread |= set(_names(code, "LOAD_ATTR", "LOAD_METHOD"))
+        self._unread |= set(_names(code, *_READS_ATTRIBUTE))
         if function.__name__ not in MAKING:
             self._stored |= set(_names(code, "STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "STORE_DEREF"))
-        for name in set(_names(code, "LOAD_GLOBAL", "LOAD_NAME")) - self._stored:
+        for name in sorted(set(_names(code, *READS_GLOBAL)) - self._stored):
             if name in function.__globals__:
                 self.read_name(function, name, function.__globals__[name], free=False)
-        for name in {*code.co_freevars} - self._stored:
+        for name in sorted({*code.co_freevars} - self._stored):
             if (value := of_closure(function, name)) is not MISSING:
                 self.read_name(function, name, value, free=True)
 
@@ -186,9 +189,10 @@ class Following(Nodes):
                 for base in bases_of(type(thing)):
                     for method in [*class_entries(base).values()] if is_of_user_class(base) else ():
                         if is_a(method, FunctionType):
-                            self._unread |= set(_names(self._codes.get(method, method.__code__), "LOAD_ATTR"))
+                            known = self._codes.get(method, method.__code__)
+                            self._unread |= set(_names(known, *_READS_ATTRIBUTE))
                 own = own_attributes(thing) or {}
-                for name in self._unread - written:
+                for name in sorted(self._unread - written):
                     if name in own:
                         self._record(node, of_instance, name)
                         self.see(own[name])

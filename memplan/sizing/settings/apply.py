@@ -23,7 +23,7 @@ _OPTIONS = {
     "model": "model",
 }
 """Options -> fields of SizeRequest."""
-OPTIONS = (*(set(_OPTIONS) - {"model"}), *_OF_LOOP, "total", "ranks", "link")
+OPTIONS = (*(option for option in _OPTIONS if option != "model"), *_OF_LOOP, "total", "ranks", "link")
 """Options that the user may give, which hold against a file's."""
 _FLAGS = {"length": "--seq-len"}
 
@@ -95,7 +95,7 @@ def _made(
     lines = list[str]()
     model = chosen.get("model", request.model)
     if "total" in given:
-        for option in {"batch", "accumulate"} & chosen.keys():
+        for option in [option for option in ("batch", "accumulate") if option in chosen]:
             lines.append(f"--global-batch {request.loop.total} holds, not {option} {chosen.pop(option)}")
     if not isinstance(model, str) or Path(str(model)).suffix == ".py" or ".py:" in str(model):
         decided = [option for option in ("length", "dtype", "attention") if option in chosen]

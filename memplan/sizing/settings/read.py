@@ -51,8 +51,11 @@ def is_settings(path: Path) -> bool:
     return path.suffix != ".json" or _tool(_mapping(path)) is not None
 
 
-def read_settings(path: Path) -> list[Settings]:
-    """Return what a file says, then what the files that it names say. Raises InputError, one line."""
+def read_settings(path: Path, above: Sequence[Path] = ()) -> list[Settings]:
+    """Return what a file says, then what the files that it names say. Raises InputError, one line.
+
+    above: the files that led to it, each of which names the next.
+    """
     row = _mapping(path)
     tool = _tool(row)
     if tool is None:
@@ -61,22 +64,31 @@ def read_settings(path: Path) -> list[Settings]:
         raise InputError(f"{path}: is not a file of training settings: {why}")
     settings = Settings(path.name, tool.name)
     tool.read(Keys(row, str(path)), settings)
-    return read_named([settings], path)
+    return read_named([settings], [*above, path])
 
 
-def read_named(settings: Sequence[Settings], path: Path | None = None) -> list[Settings]:
-    """Return settings, each with those of the files that it names. path: of the file that names them."""
+def read_named(settings: Sequence[Settings], above: Sequence[Path] = ()) -> list[Settings]:
+    """Return settings, each with those of the files that it names.
+
+    above: the file that names them, last, after those that led to it. Raises InputError if one of these is
+    named.
+    """
     found = list[Settings]()
     for one in settings:
         found.append(one)
         for name in one.includes:
             # Paths are relative to the folder in which training starts, or to the folder of the file.
-            places = (Path(name), *([] if path is None else [path.parent / name]))
+            places = (Path(name), *(path.parent / name for path in above[-1:]))
             there = next((place for place in places if place.is_file()), None)
             if there is None:
                 one.uncounted.append(f"{name}: no such file")
-            elif path is None or there.resolve() != path.resolve():
-                found += read_settings(there)[:1]
+                continue
+            known = [path.resolve() for path in above]
+            if there.resolve() in known:
+                circle = [*above[known.index(there.resolve()) :], there]
+                following = ", which names ".join(map(str, circle[1:]))
+                raise InputError(f"{circle[0]} names {following}: name no file that leads back to itself")
+            found += read_settings(there, above)
     return found
 
 

@@ -16,6 +16,7 @@ OFF = ("", "no", "none", "off", "false", "auto")
 """Texts that say nothing, in any case."""
 _CLOSE = 0.885
 """Likeness of a misspelled key: that of `optimiser`; of keys with `eval` and `train` it is less."""
+_LARGEST = 10**12
 _ON = ("yes", "on", "true", "full")
 
 
@@ -64,12 +65,16 @@ class Keys:
 
     def integer(self, *names: str) -> int | None:
         value = self.value(*names)
-        if isinstance(value, str) and value.isdecimal():
+        if isinstance(value, str) and value.isdecimal() and len(value) <= 13:
             value = int(value)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{self._name}: {self._there(names)} is {value!r}, not an integer of 1 or more")
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST
+        ):
+            raise InputError(
+                f"{self._name}: {self._there(names)} is {value!r}, not an integer from 1 to 10^12"
+            )
         return value
 
     def flag(self, *names: str) -> bool:

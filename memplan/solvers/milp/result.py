@@ -108,7 +108,7 @@ class Progress:
     @property
     def gap_text(self) -> str:
         """The gap as a share; '-' if the bound proves nothing."""
-        return f"{self.gap:.2%}" if self.gap < 1.0 else "-"
+        return f"{self.gap:z.2%}" if self.gap < 1.0 else "-"
 
     def line(self, unit: float) -> str:
         """Return a line for the user.

@@ -125,7 +125,7 @@ def _by_index(
     for name, value in states.items():
         index, _, state = name.partition(".")
         # isdecimal alone is true for the digits of other scripts too.
-        if not (index.isascii() and index.isdecimal() and int(index) in found):
+        if not (index.isascii() and index.isdecimal() and len(index) < 20 and int(index) in found):
             raise InputError(f"{place}: the state {name!r} is of no parameter of the optimizer")
         found[int(index)][state] = value
     return found

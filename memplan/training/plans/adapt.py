@@ -101,7 +101,7 @@ class Adapter:
         return step
 
     def _drifted(self, step: PlannedStep, case: _Case, taken: float, expected: float) -> None:
-        off = f"{taken / expected - 1:+.0%} against the plan's {expected:.3g} s"
+        off = f"{taken / expected - 1:+z.0%} against the plan's {expected:.3g} s"
         self._book.note(step, f"iterations take {taken:.3g} s, {off}")
         case.seen, case.wait, case.taken = 0, 2 * max(case.wait, ENOUGH), taken
         if self._on:

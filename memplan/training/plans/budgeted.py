@@ -383,7 +383,7 @@ class BudgetedPlanner:
 def _stopped(race: Incumbent, *, improves: bool) -> str:
     """Return the line about a search that was stopped before its end."""
     off = gap(race.best, race.bound)
-    far = f", at most {off:.1%} slower than the fastest there can be" if race.bound > 0 else ""
+    far = f", at most {off:z.1%} slower than the fastest there can be" if race.bound > 0 else ""
     then = ": it is improved while it trains" if improves else ""
     return f"the first schedule found is used{far}{then}"
 

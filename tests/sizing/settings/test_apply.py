@@ -82,7 +82,10 @@ def test_what_can_not_be_had_together_is_said() -> None:
     asked = SizeRequest("config.json", "t4", loop=LoopOptions(total=16))
     request, notes = applied(asked, "trl.yaml", given=("total",))
     assert (request.batches, request.loop.accumulate) == (None, 1)
-    assert "--global-batch 16 holds, not batch 2" in notes
+    assert [one for one in notes if one.startswith("--global-batch")] == [
+        "--global-batch 16 holds, not batch 2",
+        "--global-batch 16 holds, not accumulate 4",
+    ]
     request, notes = applied(SizeRequest("model.py", "t4"), "trl.yaml")
     assert (request.model, request.length, request.dtype) == ("model.py", None, None)
     assert notes[-1] == "the model's code decides itself, not the file: length 32, dtype bfloat16"

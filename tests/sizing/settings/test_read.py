@@ -136,6 +136,23 @@ def test_a_file_that_another_names_is_read_too() -> None:
     assert "zero4.json: no such file" in found.uncounted
 
 
+def test_files_that_a_named_file_names_are_read_too() -> None:
+    write_document(DEEPSPEED, Path("zero3.json"))
+    named = {"deepspeed_config": {"deepspeed_config_file": "zero3.json"}}
+    write_document({"distributed_type": "DEEPSPEED", **named}, Path("accelerate.yaml"))
+    write_document({**AXOLOTL, "deepspeed": "accelerate.yaml"}, Path("run.yaml"))
+    assert [one.tool for one in read_settings(Path("run.yaml"))] == ["axolotl", "accelerate", "DeepSpeed"]
+
+
+def test_files_that_name_each_other_are_one_line() -> None:
+    named = {"deepspeed_config": {"deepspeed_config_file": "run.yaml"}}
+    write_document({"distributed_type": "DEEPSPEED", **named}, Path("accelerate.yaml"))
+    with pytest.raises(InputError, match=r"^run.yaml names accelerate.yaml, which names run.yaml: "):
+        read({**AXOLOTL, "deepspeed": "accelerate.yaml"})
+    with pytest.raises(InputError, match=r"^own.yaml names own.yaml: name no file that leads back"):
+        read({**AXOLOTL, "deepspeed": "own.yaml"}, "own.yaml")
+
+
 def test_what_matters_and_is_not_counted_is_named() -> None:
     found = read({**AXOLOTL, "liger_cross_entropy": True, "rl": "dpo", "lora_modules_to_save": ["lm_head"]})
     assert {"liger_cross_entropy", "rl", "lora_modules_to_save"} <= {*found.uncounted}
@@ -156,9 +173,11 @@ def test_a_key_close_to_one_that_is_read_is_asked_for() -> None:
     [
         (
             {**AXOLOTL, "micro_batch_size": "two"},
-            "run.yaml: micro_batch_size is 'two', not an integer of 1 or more",
+            "run.yaml: micro_batch_size is 'two', not an integer from 1 to 10^12",
         ),
-        ({**AXOLOTL, "lora_r": 0}, "run.yaml: lora_r is 0, not an integer of 1 or more"),
+        ({**AXOLOTL, "lora_r": 0}, "run.yaml: lora_r is 0, not an integer from 1 to 10^12"),
+        ({**AXOLOTL, "lora_r": "9" * 5000}, "9', not an integer from 1 to 10^12"),
+        ({**AXOLOTL, "lora_r": 10**400}, "0, not an integer from 1 to 10^12"),
         ({**AXOLOTL, "flash_attention": "maybe"}, "run.yaml: flash_attention is 'maybe', not true or false"),
         ({**AXOLOTL, "base_model": 7}, "run.yaml: base_model is 7, not a text"),
         ({**TRL, "lora_target_modules": 3}, "run.yaml: lora_target_modules is 3, not a list of names"),

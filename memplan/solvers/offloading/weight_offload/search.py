@@ -130,4 +130,4 @@ class OrderSearch:
             if seconds < self.seconds:
                 self.best, self.seconds = orders.best[: orders.best_length[0]].copy(), seconds
                 over = seconds / self.fastest - 1 if self.fastest else 0.0
-                self.options.report(f"best {duration(seconds)}, {over:+.1%} vs. the time of all operations")
+                self.options.report(f"best {duration(seconds)}, {over:+z.1%} vs. the time of all operations")

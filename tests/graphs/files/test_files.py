@@ -256,7 +256,7 @@ UNREADABLE = {
     "nan-in-json": ("g.json", '{"a": NaN}', "NaN is not a number"),
     "field-twice-json": ("g.json", '{"a": 1, "a": 2}', "field 'a' stands twice"),
     "nested-json": ("g.json", "[" * 100_000, "nested too deeply"),
-    "huge-number": ("g.json", "1" * 5000, "limit"),
+    "huge-number": ("g.json", "1" * 5000, "a number of more than 4,300 digits"),
     "not-yaml": ("g.yaml", "a: [1", "line 2:"),
     "field-twice-yaml": ("g.yaml", "a: 1\na: 2", "field 'a' stands twice"),
     "nested-yaml": ("g.yaml", "[" * 100_000, "nested too deeply"),

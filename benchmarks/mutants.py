@@ -36,7 +36,7 @@ from mutation.trial import SECONDS, Outcome, Tree
 FOLDER = ROOT / "build" / "mutants"
 
 LIMITED = ("-p", "mutation.limit", "--timeout=200")
-"""Of near tests: a run ends after NEAR_SECONDS; a test that takes 200 s by the clock has failed."""
+"""Options of pytest for near tests: a run ends after NEAR_SECONDS, a test fails after 200 s by the clock."""
 
 
 def known(file: Path) -> list[list[str]]:

@@ -35,7 +35,7 @@ Fault = Callable[[Trial], AbstractContextManager[Any]]
 
 
 class Must(Enum):
-    """What a training does under a fault; see above."""
+    """Outcome that a fault must have."""
 
     GO_ON = "goes on"
     REPLAN = "goes on, replans"
@@ -45,7 +45,7 @@ class Must(Enum):
 class Kind(NamedTuple):
     """A kind of fault.
 
-    when: see above. says: a part of the line about it, empty if nobody need notice.
+    when: from when on, see above. says: a part of the line about it, empty if nobody need notice.
     disk: plans have one, and little host memory. compares: a fresh plan is asked for. before: another fault,
     from the beginning.
     """

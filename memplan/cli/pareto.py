@@ -49,7 +49,7 @@ BARS = 30
 @click.option(
     "--points",
     "count",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 2**20),
     default=12,
     show_default=True,
     metavar="N",

@@ -42,7 +42,7 @@ _NUMBERS: dict[Any, Any] = {Tensor.item: 1, Tensor.__bool__: True, Tensor.__int_
 
 
 class LoopScript(NamedTuple):
-    """What a script trains.
+    """The training of a script with its own loop.
 
     arguments: of its Accelerator and its optimizer, by the names that TrainingArguments has for them.
     batch: shapes of what the model and the loss read.
@@ -86,7 +86,7 @@ def read_loop_script(path: Path, words: Sequence[str] = ()) -> LoopScript:
 
 
 class _Seen(TorchFunctionMode):
-    """What the script has done since it prepared its model: a mode in which calls on meta are recorded.
+    """Recorder of the calls on meta that a script makes since it has prepared its model.
 
     calls_of_model: arguments and output of each call of a prepared model.
     """

@@ -53,7 +53,7 @@ _NEUTRAL: Mapping[str, Any] = {
 
 
 class TrainerScript(NamedTuple):
-    """What a script trains.
+    """The training of a script of transformers' Trainer.
 
     kind: the trainer's class. arguments: of its TrainingArguments, as the script gave them.
     batch: shapes of its tensors.

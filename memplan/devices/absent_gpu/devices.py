@@ -139,7 +139,7 @@ def _numbers(capability: Capability) -> tuple[int, int]:
 
 
 class _Properties(SimpleNamespace):
-    """What `torch.cuda.get_device_properties` returns."""
+    """Stand-in for the result of `torch.cuda.get_device_properties`."""
 
     def __init__(self, questions: Questions) -> None:
         super().__init__(name="GPU", total_memory=0, multi_processor_count=1)

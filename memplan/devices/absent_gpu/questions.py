@@ -1,4 +1,4 @@
-"""What a trace asks of a GPU's compute capability, and which other GPUs would have answered the same.
+"""Record of what a trace asks of a GPU's compute capability, and of the GPUs that would answer the same.
 
 A trace sees the capability by these answers alone: those with the same ones run the same operations, and need
 no trace of their own.

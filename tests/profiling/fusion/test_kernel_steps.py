@@ -131,7 +131,7 @@ def test_the_peak_is_the_plans(trained: tuple[Any, list[Tensor], nn.Module]) -> 
 SECOND = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path += sys.argv[2:]
 import torch
 from memplan.profiling.fusion import choice
 from memplan.training.plans import budgeted, front_end
@@ -153,7 +153,8 @@ print([float(step(x, targets=labels).detach()) for x, labels in map(batch, range
 def test_another_process_finds_the_plan_and_its_kernels(
     plans: Path, trained: tuple[Any, list[Tensor], nn.Module]
 ) -> None:
-    command = [sys.executable, "-c", SECOND, str(plans), str(Path(__file__).parent)]
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "support")]
+    command = [sys.executable, "-c", SECOND, str(plans), *folders]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == [float(loss) for loss in trained[1]]

@@ -3,8 +3,9 @@ and the disk are too small for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
+from itertools import repeat
 
 from ....graphs.errors import MemplanError
 from ....graphs.machine import Machine, Memory
@@ -14,9 +15,9 @@ from ....planner.residency.prefetch_placement import build_schedule, simulate_re
 from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.pinned import PINNED
-from ....planner.simulator.simulate import Figures
+from ....planner.simulator.simulate import Figures, simulate
 from ....planner.simulator.walk import Walk
-from ...candidates import device_limit, infeasible
+from ...candidates import device_limit, infeasible, keeping
 from ...problem import NotAcceptedError, Problem
 
 
@@ -37,18 +38,26 @@ def first_that_fits(
 
 
 def refused(
-    solver: str, problem: Problem, machine: Machine, residencies: Iterable[Residency], extra: int = 0
+    solver: str,
+    problem: Problem,
+    machine: Machine,
+    residencies: Iterable[Residency],
+    kept: Iterable[Collection[int]] = repeat(()),
 ) -> MemplanError:
-    """Return the error that says why none of these residencies fits. extra: device bytes that they leave
-    out.
+    """Return the error that says why none of these residencies fits.
+
+    kept: for each residency the tensors whose copies on the device stay to the iteration's end.
     """
     graph, tried = problem.graph, list(residencies)
     endless = replace(machine, device_capacity=None)
     # A device without limit: if a residency fails even so, the host or the disk is too small.
-    held = [simulate_residency(graph, endless, 2**62, residency) for residency in tried]
-    least = [found[1].least_budget for found in held if found]
+    least = [
+        simulate(graph, keeping(found[0], stay), budget=2**62, machine=endless).figures.least_budget
+        for residency, stay in zip(tried, kept, strict=False)
+        if (found := simulate_residency(graph, endless, 2**62, residency))
+    ]
     if least:
-        return infeasible(solver, problem, min(least) + extra)
+        return infeasible(solver, problem, min(least))
     roomy = replace(endless, host_capacity=None, disk_capacity=None, pinned=None)
     needed = [found for residency in tried if (found := _room_of(problem, roomy, residency))]
     room = _spelled(machine.host_capacity, machine.disk_capacity, machine.pinned)

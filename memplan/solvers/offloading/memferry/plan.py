@@ -19,7 +19,7 @@ import numpy as np
 from ....graphs.graph import Graph, Kind, Phase
 from ....graphs.machine import Machine, Memory
 from ....planner.errors import InvalidScheduleError
-from ....planner.residency.prefetch_placement import place_prefetches
+from ....planner.residency.prefetch_placement import build_schedule, place_prefetches
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
@@ -185,12 +185,14 @@ def memferry_schedule(
     found = place_prefetches(graph, machine, budget, residency)
     if found is None or not kept:
         return found
-    # Prefetches were placed with these buffers freed: simulate anew, as they may not fit now.
-    schedule = keeping(found[0], kept)
-    try:
-        return schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
-    except InvalidScheduleError:
-        return None
+    # Prefetches are placed as if these buffers were freed. If both don't fit, fetches come with their uses.
+    for schedule in (found[0], build_schedule(graph, residency)):
+        staying = keeping(schedule, kept)
+        try:
+            return staying, simulate(graph, staying, budget=budget, machine=machine).figures
+        except InvalidScheduleError:
+            continue
+    return None
 
 
 def with_host_updates(solver: str, graph: Graph, runs: Sequence[Run]) -> list[Run]:

@@ -175,13 +175,12 @@ class MemFerrySearch:
     def refused(self) -> MemplanError:
         """Return the error that says why nothing fits."""
         published, twice = self.settings.choice == "published", self.settings.twice
-        plan, machine = self.plans[0], self.plans[0].linked.machine
-        treatments = [
+        machine = self.plans[0].linked.machine
+        residencies = [
             plan.residency(greedy(plan.costs) if published else plan.least_on_device(twice=twice))
             for plan in self.plans
         ]
-        kept = int(plan.graph.tensors.bytes[plan.kept].sum())
-        return refused(NAME, self.problem, machine, treatments, extra=kept)
+        return refused(NAME, self.problem, machine, residencies, [plan.kept for plan in self.plans])
 
     def _gradient_variants(self) -> list[bool]:
         """Return the settings to try of whether producers write gradients to the host."""

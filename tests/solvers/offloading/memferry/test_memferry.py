@@ -144,6 +144,17 @@ def test_schedules_hold(seed: int, share: float, direct: bool, choice: str, rese
     assert figures.time >= time_bound(problem.graph) * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("seed", [10, 16, 19, 24])
+def test_a_refusal_names_the_least_budget(seed: int, reserve: float) -> None:
+    """Kept gradients count once, and their buffers leave no prefetch without room."""
+    problem = instance(seed, direct=False)
+    least = least_budget(replace(problem, budget=1), reserve=reserve)
+    assert least is not None
+    assert solved(replace(problem, budget=least), reserve=reserve).least_budget <= least
+    assert least_budget(replace(problem, budget=least - 1), reserve=reserve) == least
+
+
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_the_default_is_never_slower_than_the_published_choice(seed: int) -> None:

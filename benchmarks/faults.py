@@ -16,7 +16,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -24,7 +28,22 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from faulting.kinds import KINDS
 from faulting.models import MODELS
+from faulting.rank_kinds import RANK_KINDS
+from faulting.ranks import BUDGETS, run_on_ranks
 from faulting.run import WRONG, Row, run
+
+
+def trials(
+    ranks: int, seed: int, iterations: int, folder: str
+) -> Iterator[tuple[str, str, Callable[[], Row]]]:
+    """Yield the name, the model and the trial of each row."""
+    if ranks == 1:
+        for kind, model in product(KINDS.values(), MODELS):
+            yield kind.name, model, partial(run, kind, model, seed, iterations)
+        return
+    for kind, way, model in product(RANK_KINDS.values(), BUDGETS, MODELS):
+        trial = partial(run_on_ranks, kind, way, model, seed, iterations, folder)
+        yield f"{kind.name}, {way}", model, trial
 
 
 def main() -> int:
@@ -32,17 +51,22 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--only", default="", help="a part of the kinds' names")
-    parser.add_argument("--models", default="", help="parts of the models' names, with commas between them")
+    parser.add_argument("--models", default="", help="parts of the models' names, with commas")
+    parser.add_argument(
+        "--ranks", type=int, choices=(1, 2), default=1, help="2: on two gloo ranks, on the CPU"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
-    wrong = 0
     models = [name for name in MODELS if any(part in name for part in given.models.split(","))]
-    for kind in KINDS.values():
-        for model in models if given.only in kind.name else ():
+    wrong = 0
+    with TemporaryDirectory() as folder:
+        for name, model, trial in trials(given.ranks, given.seed, given.iterations, folder):
+            if given.only not in name or model not in models:
+                continue
             try:
-                row = run(kind, model, given.seed, given.iterations)
+                row = trial()
             except Exception as error:
-                row = Row(kind.name, model, f"{WRONG}{type(error).__name__}: {' '.join(str(error).split())}")
+                row = Row(name, model, f"{WRONG}{type(error).__name__}: {' '.join(str(error).split())}")
             wrong += row.outcome.startswith(WRONG)
             share = "" if row.share is None else f"{row.share:.2f}"
             print(" | ".join((row.kind, row.model, row.outcome, share, row.line)), flush=True)

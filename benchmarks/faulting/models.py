@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from iterations import UNet, gpt2, llama, vit
+from memplan.devices.sharded.local_tensors import local_tensor
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -97,21 +98,30 @@ MODELS = {
 }
 
 
-def seeded(name: str) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str, Tensor]]]:
-    """Return a model in train mode, its optimizer, and the batches that take turns."""
+def made(name: str, rank: int = 0) -> tuple[nn.Module, list[dict[str, Tensor]]]:
+    """Return a model in train mode, and the batches of a rank, which take turns."""
     torch.manual_seed(7)
     model = MODELS[name]
     module = model.make().train()
-    batches = [model.batch() for _ in range(BATCHES)]
+    return module, [model.batch() for _ in range((rank + 1) * BATCHES)][-BATCHES:]
+
+
+def adamw(module: nn.Module) -> torch.optim.Optimizer:
     trained = [each for each in module.parameters() if each.requires_grad]
-    return module, torch.optim.AdamW(trained, 1e-2, foreach=False), batches
+    return torch.optim.AdamW(trained, 1e-2, foreach=False)
+
+
+def seeded(name: str) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str, Tensor]]]:
+    """Return a model in train mode, its optimizer, and the batches that take turns."""
+    module, batches = made(name)
+    return module, adamw(module), batches
 
 
 def state_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> State:
-    """Return copies of all that training changes, by name."""
-    found = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    """Return copies of all that training changes, by name; of what is spread over ranks, this one's share."""
+    found = {name: local_tensor(each.detach()).clone() for name, each in module.state_dict().items()}
     for number, states in optimizer.state_dict()["state"].items():
-        found |= {f"{number} {name}": tensor.clone() for name, tensor in states.items()}
+        found |= {f"{number} {name}": local_tensor(each).clone() for name, each in states.items()}
     return found
 
 

@@ -86,7 +86,7 @@ def _trained(kind: Kind, trial: Trial, faults: ExitStack, iterations: int) -> Ro
                 raise
             ended = " ".join(f"{error} {'; '.join(getattr(error, '__notes__', ()))}".split())
             faults.close()
-            if not _same(trial.state(), known.states[trial.turn]):
+            if not same(trial.state(), known.states[trial.turn]):
                 return Row(
                     kind.name, trial.model, f"{WRONG}after the error the weights are of no iteration", ended
                 )
@@ -103,7 +103,7 @@ def _seen(
     lines = [line for line in (ended, *trial.said) if kind.says and kind.says in line]
     line = lines[0] if lines else "; ".join(trial.said)
     faults = list[str]()
-    if not all(map(torch.equal, trial.losses, losses)) or not _same(found, state):
+    if not all(map(torch.equal, trial.losses, losses)) or not same(found, state):
         faults.append("other bits")
     if (peak := trial.device.requested_peak_bytes()) > trial.limit:
         faults.append(f"{peak:,} bytes on the device, the budget is {trial.limit:,}")
@@ -123,5 +123,6 @@ def _seen(
     return Row(kind.name, trial.model, outcome, line, share)
 
 
-def _same(found: State, known: State) -> bool:
+def same(found: State, known: State) -> bool:
+    """Tell whether two states have the same tensors, bit by bit."""
     return found.keys() == known.keys() and all(torch.equal(found[name], known[name]) for name in known)

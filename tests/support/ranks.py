@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing import forkserver
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from unittest.mock import patch
 
@@ -59,9 +60,13 @@ def ranks(
     ]
     for process in processes:
         process.start()
+    end = monotonic() + limit
     for process in processes:
-        process.join(limit)
-    assert not any(process.is_alive() for process in processes), "the ranks wait for each other"
+        process.join(max(0.0, end - monotonic()))
+    waiting = [process for process in processes if process.is_alive()]
+    for process in waiting:
+        process.kill()
+    assert not waiting, "the ranks wait for each other"
     files = [folder / f"{rank}.pt" for rank in range(size)]
     return [torch.load(file, weights_only=False) if file.exists() else None for file in files]
 

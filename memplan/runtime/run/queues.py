@@ -162,8 +162,10 @@ class JobQueue:
         self._jobs.put(None)
 
     def join(self) -> None:
+        """Wait for the end of the thread. Who gives a job after that, as at the program's exit, does it."""
         if self._thread is not None:
             self._thread.join()
+            self._thread, self._has_thread = None, False
 
     def drop(self) -> None:
         """Make jobs that have not begun fail instead of running them."""

@@ -315,7 +315,7 @@ class BudgetedPlanner:
 
     def _unsolved(self, program: Program, graph: Graph, budget: int) -> Plan:
         """Return the baseline as a plan, on the machine as iterations have found it."""
-        machine = self.options.machine
+        machine = graph.machine or self.options.machine  # of ranks, this one's part of its node
         if machine is not None and (self.links is not None or self.capacities):
             machine = replace(machine, links=self.links or machine.links)
             graph = replace(graph, machine=with_capacities(machine, self.capacities))

@@ -110,8 +110,14 @@ class FrontEnd:
         """Return the plan that the rank that plans makes. Raises MemplanError."""
         return make()
 
-    def place(self, iteration: Iteration, plan: Plan, machine: Machine | None) -> None:
-        """Prepare the module for a new plan. Raises MemplanError if the plan can't run here."""
+    def place(self, iteration: Iteration) -> None:
+        """Prepare the module for the plans of its iterations."""
+
+    def check_room(self, iteration: Iteration, plan: Plan, machine: Machine | None, left: int) -> None:
+        """Raise ShortageError if those that run the plan have no room for it together.
+
+        left: bytes of host memory of each that another plan is about to release.
+        """
 
     def local(self, _iteration: Iteration, program: Program) -> Program:
         """Return the program that this process runs of the one that is planned."""

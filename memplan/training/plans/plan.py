@@ -135,10 +135,8 @@ class Planner(BudgetedPlanner):
                 if self.outside is not counted:
                     kept = kept._replace(asked=(*kept.asked, ON_HOST))
             self.bytes = self.bytes or plan.budget
-            self.front_end.place(iteration, plan, self.machine_of(plan))
-            step, made = ranks.together(
-                partial(fitting_step, self, iteration, plan, partial(self._step, iteration))
-            )
+            self.front_end.place(iteration)
+            step, made = fitting_step(self, iteration, plan, partial(self._step, iteration))
             if made is not plan:  # it is for the room of the moment: a later start may have more
                 plan, kept = made, _Kept(())
             vouching = self._compare(iteration, step, plan, kept, like, first=size is None)
@@ -398,7 +396,9 @@ class Planner(BudgetedPlanner):
 
     def _step(self, iteration: Iteration, plan: Plan, before: PlannedStep | None = None) -> PlannedStep:
         """Make the step of a plan. before: the step whose host memory it takes over, None if none."""
-        step = self._planned(iteration, plan, 0 if before is None else before.host_bytes)
+        left = 0 if before is None else before.host_bytes
+        self.front_end.check_room(iteration, plan, self.machine_of(plan), left)
+        step = self._planned(iteration, plan, left)
         if iteration.accumulates:
             first, rest = (self._part(part(plan.program), plan) for part in (adding, updating))
             adding_step = self._planned(iteration, first)

@@ -127,11 +127,11 @@ class ShardedFrontEnd(JointFrontEnd):
             raise _TooSmallError(budget)
         return self._sent(ranks, program, made)
 
-    def place(self, iteration: Iteration, plan: Plan, machine: Machine | None) -> None:
+    def place(self, iteration: Iteration) -> None:
+        self.gathers = False  # plans of one step have one kind
         shards = shards_of(iteration)
         if not shards.are_spread:
             shards.spread(iteration.module, self._optimizer)
-        super().place(iteration, plan, machine)
 
     def local(self, iteration: Iteration, program: Program) -> Program:
         return with_local_states(program, shards_of(iteration), MASTER)
@@ -186,7 +186,6 @@ def sharded_executor(
             except _TooSmallError as error:
                 assert machine is not None
                 executor = gathering_executor(iteration, options, buckets, machine, error.budget)
-            front_end.gathers = False  # plans of one step have one kind
         refuse_direct_calls(module)
         return executor
 

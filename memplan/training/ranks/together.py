@@ -27,9 +27,10 @@ from ...devices.sharded.arrival import leave
 from ...devices.sharded.meshes import Mesh, RankGroups
 from ...devices.sharded.ranks import Ranks
 from ...devices.sharded.store import StoreLostError
+from ...devices.storage.shortage import ShortageError
 from ...graphs.errors import InputError, MemplanError, MismatchError
 from ...graphs.graph import Graph
-from ...graphs.machine import Machine
+from ...graphs.machine import Machine, Memory
 from ...graphs.machines.nodes import part_of_node
 from ...model.iteration import Iteration
 from ...model.processes import end_processes
@@ -164,9 +165,17 @@ class JointFrontEnd(FrontEnd):
         graph, schedule, budget, policy = row
         return Plan(self._in_order_of(program, graph), graph, schedule, budget, policy=policy)
 
-    def place(self, iteration: Iteration, plan: Plan, machine: Machine | None) -> None:
-        ranks = ranks_of(iteration)
-        ranks.together(partial(_check_host, ranks, plan, machine))
+    def check_room(self, iteration: Iteration, plan: Plan, machine: Machine | None, left: int) -> None:
+        """Raise ShortageError if the ranks of this node together need more host memory than it has now."""
+        figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        ranks, free = ranks_of(iteration).on_node, available_bytes()
+        # Each rank sees the node's whole free memory, and all take theirs at once.
+        if free is not None and ranks * (figures.host_peak - left) > free:
+            line = (
+                f"the plan needs {figures.host_peak:,} bytes of host memory for each of the {ranks} ranks of "
+                f"this node, {free:,} are available to them here"
+            )
+            raise ShortageError.of(Memory.HOST, line, free // ranks + left)
 
     def _in_order_of(self, program: Program, graph: Graph) -> Program:
         """Return this rank's program in the order of rank 0's, of which the graph is."""
@@ -185,19 +194,6 @@ class JointFrontEnd(FrontEnd):
         if self._reordered:
             order = [program.operations[place].name for place in collectives_in(program)]
             check_operations(ranks, f"{program.fingerprint} {order}", iteration.inputs, program)
-
-
-def _check_host(ranks: Ranks, plan: Plan, machine: Machine | None) -> None:
-    """Raise InputError if the ranks of this node together need more host memory than it has now."""
-    figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
-    free = available_bytes()
-    # Each rank sees the node's whole free memory, and all take theirs at once.
-    if free is not None and ranks.on_node * figures.host_peak > free:
-        raise InputError(
-            f"the plan needs {figures.host_peak:,} bytes of host memory for each of the {ranks.on_node} "
-            f"ranks of this node, {free:,} are available to them here: give a higher budget=, or a "
-            f"machine= whose host has a capacity of {free:,} bytes or less"
-        )
 
 
 def ranks_of(iteration: Iteration) -> Ranks:

@@ -179,9 +179,11 @@ class Executor:
         if self.planner.outside.offloaded:
             plan = self._without_old_gradients(plan, inputs)
         iterate = partial(self._iterate, inputs)
-        # Other processes do not repeat their iterations.
-        outcome = self._verified(plan, inputs, iterate) if self.iteration.alone else iterate(plan)
-        return self._loss(inputs, outcome)
+        if self.iteration.alone:
+            return self._loss(inputs, self._verified(plan, inputs, iterate))
+        # Ranks that run one plan do not repeat it. One with a plan of its own may, before the first average.
+        own = self.iteration.ranks is None
+        return self._loss(inputs, self.repeated(plan, inputs, iterate) if own else iterate(plan))
 
     def _verified(
         self, plan: PlannedStep, inputs: Inputs, iterate: Callable[[PlannedStep], IterationResult]

@@ -151,6 +151,22 @@ def holds(error: BaseException) -> bool:
     return "held" in error.__traceback__.tb_frame.f_locals
 
 
+AFTER_THE_END = """
+import atexit
+atexit.register(lambda: job.add(print, ("done",), (), ()).wait())  # the first comes last
+from memplan.runtime.run.queues import JobQueue
+job = JobQueue("d2h")
+job.add(print, ("before",), (), ()).wait()
+"""
+
+
+def test_who_gives_a_job_after_the_end_of_the_threads_does_it():
+    """As a program's own handler does that reads offloaded weights at its exit: it waited for ever."""
+    command = [sys.executable, "-c", AFTER_THE_END]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("before\ndone\n", "")
+
+
 def test_exceptions_and_their_causes_let_go_of_what_their_frames_hold():
     cause = failed()
     error = failed(cause)

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from faulting.kinds import KINDS
 from faulting.models import MODELS
+from faulting.on_ranks import BUDGETS, run_on_ranks
 from faulting.rank_kinds import RANK_KINDS
-from faulting.ranks import BUDGETS, run_on_ranks
 from faulting.run import WRONG, Row, run
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Flag, auto
 from threading import Timer
@@ -27,10 +27,13 @@ from memplan.devices.storage import host_buffers
 from memplan.model.processes import Processes
 from memplan.training.ranks import together
 
-from .kinds import Fault, late, no_memory, no_thread, nothing
+from .kinds import late, no_memory, no_thread, nothing
 
 if TYPE_CHECKING:
-    from .ranks import RankTrial
+    from .on_ranks import RankTrial
+
+RankFault = Callable[[Any], AbstractContextManager[Any]]
+"""Makes, of a rank's trial, a context in which the machine is not as planned."""
 
 PLANNED = "planned for those"
 """Part of the line about a plan for less host memory."""
@@ -65,7 +68,7 @@ class RankKind(NamedTuple):
     name: str
     ddp: May
     fsdp: May
-    fault: Fault
+    fault: RankFault
     at: int = 1
     before: bool = False
     says: str = ""
@@ -73,7 +76,7 @@ class RankKind(NamedTuple):
     named: str = "rank {at} of 2 has failed"
 
 
-def little_host(share: float) -> Fault:
+def little_host(share: float) -> RankFault:
     """The ranks' node has a share of what their plans take there, as this rank sees it."""
 
     def fault(trial: RankTrial) -> AbstractContextManager[Any]:

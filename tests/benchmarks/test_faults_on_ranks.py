@@ -12,8 +12,8 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from faulting.models import MODELS
+from faulting.on_ranks import BUDGETS, DDP, FSDP, run_on_ranks
 from faulting.rank_kinds import RANK_KINDS
-from faulting.ranks import BUDGETS, DDP, FSDP, run_on_ranks
 from faulting.run import SHORT, WRONG
 
 

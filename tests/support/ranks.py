@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing import forkserver
 from pathlib import Path
-from time import monotonic
 from typing import Any
 from unittest.mock import patch
 
@@ -60,9 +59,8 @@ def ranks(
     ]
     for process in processes:
         process.start()
-    end = monotonic() + limit
     for process in processes:
-        process.join(max(0.0, end - monotonic()))
+        process.join(limit)
     waiting = [process for process in processes if process.is_alive()]
     for process in waiting:
         process.kill()

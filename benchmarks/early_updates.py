@@ -7,6 +7,9 @@ from the device at the link's rate, on the host as fast as AdamW there reads and
 
     python benchmarks/early_updates.py --gpu a100 --seconds 10 --shares 100,80,60
 
+Without a machine rows of the Trainer follow: its own updates after the plan, for which all gradients and the
+states stay on the device, and early ones in the plan (`optimize_trainer(…, early_updates=True)`).
+
 A row per case: peak and time of both, and the time of an iteration that is rolled back, which is two.
 """
 
@@ -17,26 +20,20 @@ import runpy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock, patch
 
-from memplan.devices.absent_gpu.absent_gpu import absent_gpu
 from memplan.devices.absent_gpu.capability import Capability
 from memplan.devices.device.device import StreamDevice
-from memplan.devices.measuring.measure import Measurement
-from memplan.graphs.graph import Graph
+from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Machine
 from memplan.graphs.machines.presets import Preset, find_preset
 from memplan.model.clipping import Clipping
 from memplan.model.iteration import Iteration, Updates, with_targets
 from memplan.planner.baseline import baseline
-from memplan.profiling.profile.estimate import estimate_program, trace_for
-from memplan.program.graph import Cost, graph_of
-from memplan.program.program import Program
+from memplan.profiling.profile.estimate import estimate_program, trace_for, with_journal
+from memplan.program.graph import graph_of
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry.run import solve
-from memplan.updates import early
 from memplan.updates.early import updates_early
-from memplan.updates.optimizers.adamw import ADAMW_FUSED
 from torch.optim import AdamW
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -51,12 +48,12 @@ MODELS: dict[str, tuple[str, dict[str, int]]] = {
 }
 
 
-def iteration(file: str, arguments: Mapping[str, int], *, early: bool) -> Iteration:
-    """Build an example's iteration with clipped updates."""
+def iteration(file: str, arguments: Mapping[str, int], *, early: bool | None) -> Iteration:
+    """Build an example's iteration with clipped updates. early: None for a plan without updates."""
     module, inputs, *loss = runpy.run_path(str(EXAMPLES / f"{file}.py"))["build"](**arguments)
     loss_fn, targets = loss or (None, None)
-    updates = Updates(AdamW(module.parameters(), fused=True), clipping=Clipping(1.0), early=early)
-    return Iteration(module, with_targets(inputs, targets), loss_fn, updates)
+    updates = Updates(AdamW(module.parameters(), fused=True), clipping=Clipping(1.0), early=bool(early))
+    return Iteration(module, with_targets(inputs, targets), loss_fn, None if early is None else updates)
 
 
 def estimated(preset: Preset, build: Callable[[], Iteration], *, moves: bool) -> Graph:
@@ -64,25 +61,9 @@ def estimated(preset: Preset, build: Callable[[], Iteration], *, moves: bool) ->
     program = trace_for(Capability(*preset.gpu.capability), build)
     costs = estimate_program(program, preset.gpu, None, preset.machine.updates)
     if updates_early(program):
-        costs = with_journal(costs, program, preset.machine, moves=moves)
+        costs = with_journal(costs, program, preset, moves=moves)
     machine = preset.machine if moves else None
     return graph_of(program, costs, machine=machine, block_bytes=StreamDevice.block_bytes)
-
-
-def with_journal(costs: Sequence[Cost], program: Program, machine: Machine, *, moves: bool) -> list[Cost]:
-    """Add to costs what `with_undo` adds; an estimate has the temporary of a second pass."""
-    assert machine.links.d2h is not None
-    assert machine.updates.host_fused is not None
-    # A copy reads and writes: two of the passes that AdamW makes in the same time.
-    rates = machine.links.d2h.rate, ADAMW_FUSED.passes * machine.updates.host_fused / 2
-    measured = [Measurement(one.seconds, 0.0, 0, host_seconds=one.host_seconds) for one in costs]
-    with (
-        patch.object(early, "journal_rates", Mock(return_value=rates)),
-        absent_gpu(Capability(8, 0)),
-    ):
-        found = early.with_undo(measured, program, moves=moves)
-    pairs = zip(costs, found, strict=True)
-    return [cost._replace(seconds=one.seconds, host_seconds=one.host_seconds) for cost, one in pairs]
 
 
 def planned(graph: Graph, budget: int, machine: Machine | None, seconds: float) -> tuple[int, float] | None:
@@ -104,16 +85,51 @@ def main() -> None:
     print("| model | budget | machine | peak, waiting / early | time, waiting / early | rolled back |")
     print("|---|---|---|---|---|---|")
     for name, (file, arguments) in MODELS.items():
-        builds = [partial(iteration, file, arguments, early=is_early) for is_early in (False, True)]
+        builds = [partial(iteration, file, arguments, early=is_early) for is_early in (False, True, None)]
         for moves in (False, True):
             where = preset.name if moves else "-"
-            graphs = [estimated(preset, build, moves=moves) for build in builds]
+            graphs = [estimated(preset, build, moves=moves) for build in builds[:2]]
             both = [baseline(graph) for graph in graphs]
             row(name, "baseline", where, [(one.peak, one.time) for one in both])
-            for share in map(int, chosen.shares.split(",")):
-                budget, machine = both[0].peak * share // 100, preset.machine if moves else None
-                found = [planned(graph, budget, machine, chosen.seconds) for graph in graphs]
-                row(name, f"{share} %", where, found)
+            budgets = {share: both[0].peak * share // 100 for share in map(int, chosen.shares.split(","))}
+            machine = preset.machine if moves else None
+            found = {
+                share: [planned(graph, budget, machine, chosen.seconds) for graph in graphs]
+                for share, budget in budgets.items()
+            }
+            for share, figures in found.items():
+                row(name, f"{share} %", where, figures)
+            if moves:
+                continue
+            own = estimated(preset, builds[2], moves=False)
+            outside = outside_of_plans(graphs[0])
+            alone = baseline(own)
+            row(
+                name,
+                "baseline",
+                "Trainer",
+                [after(alone.peak, alone.time, *outside), (both[1].peak, both[1].time)],
+            )
+            for share, budget in budgets.items():
+                plan = planned(own, budget - outside[0], None, chosen.seconds)
+                row(name, f"{share} %", "Trainer", [plan and after(*plan, *outside), found[share][1]])
+
+
+def outside_of_plans(graph: Graph) -> tuple[int, float]:
+    """Return the bytes of the states, and the time of norms and updates, of a graph that has them."""
+    states = int(graph.tensors.bytes[graph.tensors.kind == Kind.OPTIMIZER_STATE].sum())
+    names = graph.operations.name
+    seconds = sum(
+        graph.operation(place).time
+        for place, phase in enumerate(graph.operations.phase.tolist())
+        if phase == Phase.UPDATE or names[place].endswith(("/norm", "/clip"))
+    )
+    return states, seconds
+
+
+def after(peak: int, time: float, states: int, seconds: float) -> tuple[int, float]:
+    """Return peak and time of a plan, and of updates after it."""
+    return peak + states, time + seconds
 
 
 def row(name: str, budget: str, where: str, found: Sequence[tuple[int, float] | None]) -> None:

@@ -32,7 +32,7 @@ GROUPS = {
     ),
     "Optimizer": (
         *("optimizer", "update", "fused", "lr", "weight-decay", "betas", "eps", "amsgrad", "clip-norm"),
-        *("momentum", "nesterov"),
+        *("early-updates", "bucket-size", "momentum", "nesterov"),
     ),
     "Several GPUs": ("ranks", "link", "replicas", "replica-link", "node-ranks", "offload-shares"),
     "Output": (

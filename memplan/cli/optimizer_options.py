@@ -70,6 +70,14 @@ _OPTIONS = (
         help="Largest norm of all gradients together: larger ones are scaled down.  [default: no limit]",
     ),
     click.option(
+        "--early-updates",
+        is_flag=True,
+        default=None,
+        help="Update each weight right after its gradient, before the norm of --clip-norm is known. An "
+        "iteration whose norm exceeds it is rolled back and runs a second time: the bits are those without "
+        "it.",
+    ),
+    click.option(
         "--bucket-size",
         metavar="SIZE",
         callback=_size,
@@ -85,7 +93,7 @@ _OPTIONS = (
 
 OPTIMIZER_KEYS = (
     *("optimizer", "update", "fused", "lr", "weight_decay", "betas", "eps", "amsgrad"),
-    *("clip_norm", "bucket_size", "momentum", "nesterov"),
+    *("clip_norm", "early_updates", "bucket_size", "momentum", "nesterov"),
 )
 """Parameters of the options."""
 

@@ -92,6 +92,8 @@ def run(
         held, model, device=device, disk=disk, layout=layout, output=output, cuda_graph=cuda_graph
     ) as made:
         _file, iteration, step, live, compiled = made
+        if step.journal.complete:  # in addition to the schedule's
+            predicted = {**predicted, "host_peak": predicted["host_peak"] + step.journal.bytes}
         live.report("running eager and planned in turn")
         found = side_by_side(iteration, step, repeats, compiled, live.count)
         if trace_path is not None:

@@ -104,6 +104,8 @@ def _trained(
     # JSON has no NaN.
     losses = [loss if isfinite(loss) else None for loss in found.losses]
     document = {"steps": len(losses), "resumed": found.before, "time": seconds, "losses": losses}
+    if made.step.early:
+        document["rolled_back"] = found.rolled_back
     return {**document, "checkpoint": str(folder)}, list(_rows(found, seconds, predicted, folder))
 
 
@@ -147,6 +149,9 @@ def _rows(found: Trained, seconds: float | None, predicted: dict[str, Any], fold
     yield "trained", f"{len(found.losses)} iterations{resumed}"
     if found.losses:
         yield "loss", f"{found.losses[0]:.7g} → {found.losses[-1]:.7g}"
+    if found.rolled_back:
+        share = found.rolled_back / len(found.seconds)
+        yield "rolled back", f"{found.rolled_back:,} iterations ran twice ({share:.0%}): their norm exceeded"
     if seconds is not None:
         off = signed(seconds / predicted["time"] - 1)
         yield "an iteration", f"{duration(seconds)}, predicted {duration(predicted['time'])}: {off}"

@@ -40,7 +40,14 @@ from ..torch_support.below_autograd import as_traced
 from ..torch_support.interrupts import deferred_signals, open_to_signals
 from ..updates.averages import averages
 from ..updates.clipping import MAX_NORM, coefficient
-from ..updates.early import FIRST_PASS, Coefficient, Known, TooEarlyError, updates_early
+from ..updates.early import (
+    FIRST_PASS,
+    Coefficient,
+    Known,
+    TooEarlyError,
+    coefficient_bytes,
+    updates_early,
+)
 from ..updates.state import OptimizerState
 from .inputs import Expected, OtherModeError, OtherValuesError, UsedValuesError
 
@@ -513,7 +520,7 @@ class PlannedStep:
         the coefficient of early updates.
         """
         counts = 0 if self._optimizer is None else self._optimizer.count_bytes(self.device)
-        return counts + self.early * self.device.rounded(1)
+        return counts + coefficient_bytes(self.program, self.device)
 
     @property
     def undo_bytes(self) -> int:

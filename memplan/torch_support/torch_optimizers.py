@@ -43,6 +43,18 @@ def count_as_stepped(optimizer: torch.optim.Optimizer) -> None:
     vars(optimizer)["_opt_called"] = True
 
 
+def replace_step(optimizer: torch.optim.Optimizer, step: Callable[[], None]) -> None:
+    """Have an optimizer's `step` call this function; learning rate schedules take it for the optimizer's."""
+
+    def replaced(_closure: Any = None) -> None:
+        step()
+
+    # Schedules would wrap it as a method, and those that have wrapped the own one warn of another.
+    vars(replaced)["_wrapped_by_lr_sched"] = True
+    vars(optimizer)["step"] = replaced
+    count_as_stepped(optimizer)
+
+
 def kernel_for_lists(name: str) -> Callable[..., Any]:
     """Return an elementwise kernel over lists of tensors; name: of the operation, like `add_`."""
     return getattr(torch, f"_foreach_{name}")

@@ -31,11 +31,13 @@ class Trained:
     losses: losses of all iterations, including those before this run.
     before: number of iterations before this run.
     seconds: seconds of each iteration of this run.
+    rolled_back: iterations of this run whose early updates were rolled back, and that ran twice.
     """
 
     losses: list[float]
     before: int
     seconds: list[float]
+    rolled_back: int = 0
 
 
 def train(
@@ -63,7 +65,9 @@ def train(
     saved = monotonic()
     for number in range(len(known) + 1, steps + 1):
         begun = perf_counter()
-        unread.append(cast("Tensor", step.iterate(next(batches)).loss))
+        outcome = step.iterate(next(batches))
+        unread.append(cast("Tensor", outcome.loss))
+        so_far.rolled_back += outcome.rolled_back
         so_far.seconds.append(perf_counter() - begun)
         due = monotonic() - saved > SECONDS_BETWEEN if every is None else number % every == 0
         if due or number == steps or len(unread) == _UNREAD:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from textwrap import fill
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, dataclass_transform, get_type_hints, overload
 
 from ..graphs.errors import InputError
@@ -103,14 +104,17 @@ def takes(
 ]: ...
 @overload
 def takes(
-    options: Callable[Keywords, Made], *, example: str, first: str
+    options: Callable[Keywords, Made], *, example: str, first: str, elsewhere: Mapping[str, str] = ...
 ) -> Callable[[Callable[[First, Made], Result]], Callable[Concatenate[First, Keywords], Result]]: ...
-def takes(options: Any, *, example: str, first: str = "") -> Any:
+def takes(
+    options: Any, *, example: str, first: str = "", elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> Any:
     """Let a function of positional arguments and options be called with the options as keywords.
 
     Its docstring and signature list them. Raises TypeError for an unknown or a missing keyword.
     example: options as a call has them, for the message about arguments by position.
     first: the name of the positional argument, if the function has only one.
+    elsewhere: by names of keywords that other functions take, what to do instead.
     """
     del first  # tells type checkers how many there are
 
@@ -125,6 +129,7 @@ def takes(options: Any, *, example: str, first: str = "") -> Any:
             for name in (name for name in given if name not in known and name not in [x.name for x in own]):
                 close = get_close_matches(name, known, n=1)
                 hint = f". Did you mean {close[0]!r}?" if close else ""
+                hint = f": {elsewhere[name]}" if name in elsewhere else hint
                 raise TypeError(f"{function.__name__}() has no argument {name!r}{hint}")
             if len(positional) > len(own):
                 names = ", ".join(each.name for each in own)

@@ -26,7 +26,7 @@ from .progress import Progress, progress_callback
 
 
 class PlanningOptions(OptionsBase):
-    """Options that say how iterations are planned; those of `optimize_trainer`."""
+    """Options that say how iterations are planned."""
 
     budget: Budget = option(
         converter=converters.read_budget,
@@ -168,7 +168,37 @@ class PlanningOptions(OptionsBase):
         return {} if self.gap is None else {"gap": str(self.gap)}
 
 
-class Options(PlanningOptions):
+class TrainerOptions(PlanningOptions):
+    """Options of `optimize_trainer`. Those that are not of planning need updates in the plan."""
+
+    early_updates: bool = option(
+        converter=converters.read_switch,
+        text=(
+            "Whether planned updates with max_grad_norm or a scaler run right after each gradient, as if "
+            "nothing were clipped (speculation). What they overwrite is copied to host memory. If the "
+            "norm exceeds max_grad_norm, or a gradient is not finite, all is put back and the iteration "
+            "runs a second time, with the coefficient that is then known: the bits are those without it."
+        ),
+        default=False,
+    )
+    bucket_size: int | None = option(
+        converter=converters.read_size,
+        text=(
+            "Most bytes of weights, like '4MB', in a bucket: small weights of one layer that planned updates "
+            "update together. Weights, gradients and states of a bucket take one copy each to or from the "
+            "host. None updates each weight alone."
+        ),
+        default=None,
+    )
+
+    @property
+    def of_planned_updates(self) -> list[str]:
+        """Names of the options given that need updates in the plan."""
+        given = {"early_updates": self.early_updates, "bucket_size": self.bucket_size is not None}
+        return [name for name, has in given.items() if has]
+
+
+class Options(TrainerOptions):
     """All options of `optimize`."""
 
     loss_fn: Callable[..., Any] | None = option(
@@ -225,25 +255,6 @@ class Options(PlanningOptions):
         text=(
             "Norm to which all gradients together are clipped, as `torch.nn.utils.clip_grad_norm_` does. "
             "Updates then wait for all gradients, unless early_updates is True. Needs optimizer=."
-        ),
-        default=None,
-    )
-    early_updates: bool = option(
-        converter=converters.read_switch,
-        text=(
-            "Whether planned updates with max_grad_norm or a scaler run right after each gradient, as if "
-            "nothing were clipped (speculation). What they overwrite is copied to host memory. If the "
-            "norm exceeds max_grad_norm, or a gradient is not finite, all is put back and the iteration "
-            "runs a second time, with the coefficient that is then known: the bits are those without it."
-        ),
-        default=False,
-    )
-    bucket_size: int | None = option(
-        converter=converters.read_size,
-        text=(
-            "Most bytes of weights, like '4MB', in a bucket: small weights of one layer that planned updates "
-            "update together. Weights, gradients and states of a bucket take one copy each to or from the "
-            "host. None updates each weight alone."
         ),
         default=None,
     )

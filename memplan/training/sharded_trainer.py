@@ -16,53 +16,29 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-from weakref import ref
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..graphs.errors import InputError, MismatchError
-from ..model.accumulated import forget_sums
-from ..model.iteration import DIVISOR
-from .options import Options, PlanningOptions
-from .trainer_loss import PlannedLoss, with_items
+from .options import TrainerOptions
+from .trainer_loss import with_items
+from .trainer_updates import UpdatingLoss
 
 _LEFT_OUT = "names of the outputs that are left out"
 """Name of that text among the inputs of a forward pass with outputs."""
 
 
-class ShardedLoss(PlannedLoss):
-    """Replacement for `Trainer.compute_loss`, and for what the Trainer calls after it."""
+class ShardedLoss(UpdatingLoss):
+    """Replacement for `Trainer.compute_loss`, and for what the Trainer calls around it."""
 
-    def __init__(self, trainer: Any, options: PlanningOptions) -> None:
+    unclipped = None  # updates in backward wait for no norm over all ranks, and none is logged
+
+    def __init__(self, trainer: Any, options: TrainerOptions) -> None:
         super().__init__(trainer, options)
-        self._optimizer: ref[Any] | None = None
-        self._divisors = dict[tuple[int, torch.device], Tensor]()
         self._left_out: str | None = "past_key_values,loss"
         trainer.accelerator.no_sync, trainer.accelerator.prepare = _no_sync, self._prepare
-        trainer.prediction_step, trainer._save_optimizer_and_scheduler = self._predict, self._save
-
-    def _trained(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        trainer: Any = self._trainer()
-        if trainer.args.gradient_accumulation_steps > 1:
-            inputs[DIVISOR] = self._divisor(trainer, items)
-        loss = super()._trained(model, inputs, items)
-        assert self.step is not None
-        if trainer.accelerator.sync_gradients and not self.step.optimizer_stepped:
-            self.step.update()  # an epoch's last one, of fewer batches
-        # The Trainer divides what it logs, and calls backward, of which the step has done everything.
-        return loss.detach().requires_grad_()
-
-    def _divisor(self, trainer: Any, items: Any) -> Tensor:
-        """Return by what `Trainer.training_step` divides the loss before backward."""
-        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
-        if scaled is None:
-            by_items = trainer.model_accepts_loss_kwargs and items is not None
-            scaled = by_items or trainer.compute_loss_func is not None
-        count, device = 1 if scaled else trainer.current_gradient_accumulation_steps, trainer.args.device
-        if (count, device) not in self._divisors:
-            self._divisors[count, device] = torch.tensor(count, device=device)
-        return self._divisors[count, device]
+        trainer.prediction_step = self._predict
 
     def _evaluated(self, model: nn.Module, inputs: Any, return_outputs: bool, items: Any) -> Any:
         """Return the loss of a batch in evaluation, planned if there is a plan, and the outputs if wanted."""
@@ -78,7 +54,6 @@ class ShardedLoss(PlannedLoss):
 
     def _computed(self, model: nn.Module, inputs: dict[str, Any], **keywords: Any) -> Any:
         """Compute the trainer's loss; in a forward pass with outputs, those too."""
-        inputs.pop(DIVISOR, None)
         left_out = inputs.pop(_LEFT_OUT, None)
         if left_out is None:
             return super()._computed(model, inputs, **keywords)
@@ -86,21 +61,6 @@ class ShardedLoss(PlannedLoss):
         if isinstance(outputs, dict):
             outputs = {name: each for name, each in outputs.items() if name not in left_out.split(",")}
         return loss, outputs
-
-    def _extended(self, trainer: Any) -> Options:
-        # Schedules watch accelerate's optimizer, which stays.
-        self._optimizer = ref(trainer.optimizer)
-        trainer.accelerator.clip_grad_norm_, trainer.optimizer.optimizer.step = self._clip, _done
-        return self._options.extended(
-            Options,
-            optimizer=trainer.optimizer.optimizer,
-            max_grad_norm=trainer.args.max_grad_norm or None,
-            gradient_accumulation_steps=trainer.args.gradient_accumulation_steps,
-        )
-
-    def _clip(self, *_arguments: Any, **_keywords: Any) -> Tensor | None:
-        """Return the norm of the gradients, which the step has clipped."""
-        return None if self.step is None else self.step.grad_norm
 
     def _prepare(self, *objects: Any, **keywords: Any) -> Any:
         """Replace `accelerator.prepare`, which would shard the planned model once more."""
@@ -143,20 +103,8 @@ class ShardedLoss(PlannedLoss):
         finally:
             self._left_out = before
 
-    def _save(self, *arguments: Any, **keywords: Any) -> None:
-        """Replace the Trainer's function that saves optimizer and schedule."""
-        trainer: Any = self._trainer()
-        self._forget_sums()
-        type(trainer)._save_optimizer_and_scheduler(trainer, *arguments, **keywords)
 
-    def _forget_sums(self) -> None:
-        """Free the sums of gradients, which the next batch makes anew, and end an update that was begun."""
-        optimizer = None if self._optimizer is None else self._optimizer()
-        if optimizer is not None:
-            forget_sums(optimizer)
-
-
-def check_lengths(options: PlanningOptions) -> None:
+def check_lengths(options: TrainerOptions) -> None:
     """Raise InputError, one line, if outputs would be longer than the labels that the trainer has."""
     if options.pad_to_lengths is not None:
         raise InputError(
@@ -180,7 +128,3 @@ def _check_labels(trainer: Any, inputs: Any) -> None:
 def _no_sync(model: Any) -> AbstractContextManager[None]:
     """Replace `accelerator.no_sync`."""
     return nullcontext()
-
-
-def _done(closure: Any = None) -> None:
-    """Replace the optimizer's `step`."""

@@ -3,7 +3,8 @@
 So label smoothing, `compute_loss_func` and the division by the number of tokens are in the plan. The loop is
 the Trainer's: accumulation, clipping, optimizer and schedule, evaluation, checkpoints.
 
-With FSDP2 (`fsdp=True`) updates and evaluation are in the plan too (sharded_trainer.py).
+With `early_updates` or `bucket_size` clipping and updates are in the plan too (trainer_updates.py). With
+FSDP2 (`fsdp=True`) so is evaluation (sharded_trainer.py).
 """
 
 from __future__ import annotations
@@ -14,13 +15,40 @@ from typing import Any
 from ..graphs.errors import InputError
 from .accelerated import refuse_spread_sequences
 from .option import takes
-from .options import PlanningOptions
+from .options import TrainerOptions
 from .sharded_trainer import ShardedLoss, check_lengths
 from .trainer_loss import PlannedLoss
+from .trainer_updates import UpdatingLoss
+
+_OWN_LOOP = "a loop of your own with memplan.optimize has it"
+
+ELSEWHERE = {
+    "loss_fn": "give Trainer(compute_loss_func=…), or override compute_loss",
+    "targets": "the labels are those of the trainer's batches",
+    "train": "plan a model for inference with memplan.optimize(…, train=False)",
+    "optimizer": "give TrainingArguments(optim=…), or Trainer(optimizers=…)",
+    "shard": "give TrainingArguments(fsdp=True)",
+    "autocast": "give TrainingArguments(bf16=True)",
+    "scaler": "give TrainingArguments(fp16=True)",
+    "weights": "load the model before, by from_pretrained",
+    "gradients": "the trainer frees them, which the plan knows",
+    "return_outputs": "the trainer uses none in training",
+    **{
+        name: f"give TrainingArguments({name}=…)" for name in ("max_grad_norm", "gradient_accumulation_steps")
+    },
+    **dict.fromkeys(
+        (
+            *("update", "master_weights", "accumulate_dtype", "ema"),
+            *("rollback_on_error", "compile", "cuda_graph"),
+        ),
+        _OWN_LOOP,
+    ),
+}
+"""Options of `optimize` that `optimize_trainer` does not take, with what to do instead."""
 
 
-@takes(PlanningOptions, example="budget=…", first="trainer")
-def optimize_trainer(trainer: Any, options: PlanningOptions) -> PlannedLoss:
+@takes(TrainerOptions, example="budget=…", first="trainer", elsewhere=ELSEWHERE)
+def optimize_trainer(trainer: Any, options: TrainerOptions) -> PlannedLoss:
     """Let a transformers.Trainer compute losses and gradients within a budget: call it before `train()`.
 
     The first batch of each shape is planned. What planning and steps raise comes out of `trainer.train()`.
@@ -35,12 +63,12 @@ def optimize_trainer(trainer: Any, options: PlanningOptions) -> PlannedLoss:
         InputError: an option that is not valid, or a trainer that can't be planned.
     """
     _check(trainer, options)
-    kind = ShardedLoss if trainer.is_fsdp_enabled else PlannedLoss
-    trainer.compute_loss = kind(trainer, options)
+    kind = UpdatingLoss if options.of_planned_updates else PlannedLoss
+    trainer.compute_loss = (ShardedLoss if trainer.is_fsdp_enabled else kind)(trainer, options)
     return trainer.compute_loss
 
 
-def _check(trainer: Any, options: PlanningOptions) -> None:
+def _check(trainer: Any, options: TrainerOptions) -> None:
     """Check that the trainer can be planned. Raises InputError, one line."""
     # Not imported here: who has a Trainer has loaded it, and isinstance(x, ()) is False.
     kind = getattr(sys.modules.get("transformers.trainer"), "Trainer", ())
@@ -51,6 +79,12 @@ def _check(trainer: Any, options: PlanningOptions) -> None:
         raise InputError("the trainer's compute_loss has been replaced already: build the trainer anew")
     if trainer.is_deepspeed_enabled:
         raise InputError("DeepSpeed spreads weights over processes, which can't be planned: use fsdp=True")
+    scaled = trainer.accelerator.scaler is not None and trainer.args.gradient_accumulation_steps > 1
+    if scaled and (names := options.of_planned_updates):
+        raise InputError(
+            f"{names[0]}= is not planned with fp16=True and gradient_accumulation_steps above 1: leave "
+            f"{names[0]} out, or give the trainer bf16=True"
+        )
     if trainer.is_fsdp_enabled:
         _check_fsdp(trainer)
         if trainer.compute_metrics is not None:

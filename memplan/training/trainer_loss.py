@@ -12,7 +12,7 @@ from ..graphs.errors import MismatchError
 from ..model.processes import Around
 from .collators import collated_pads
 from .optimize import optimize_with
-from .options import Options, PlanningOptions
+from .options import Options, TrainerOptions
 from .step.step import Step
 
 _ITEMS = "the trainer's num_items_in_batch"
@@ -22,7 +22,7 @@ _ITEMS = "the trainer's num_items_in_batch"
 class PlannedLoss:
     """Replacement for `Trainer.compute_loss`. step: the planned step, None until the first training batch."""
 
-    def __init__(self, trainer: Any, options: PlanningOptions) -> None:
+    def __init__(self, trainer: Any, options: TrainerOptions) -> None:
         self.step: Step | None = None
         self._trainer, self._options = ref(trainer), options  # a walk of what the loss reaches ends here
         self._model: nn.Module | None = None
@@ -40,9 +40,13 @@ class PlannedLoss:
     def _trained(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Any:
         """Return the loss of a training batch. items: the trainer's num_items_in_batch, or None."""
         given = with_items(inputs, items)
-        if self.step is None or self._model is not model:
+        if self.step is None or not self._serves(model):
             self._model, self.step = model, self._planned(model, given)
         return self.step(given)
+
+    def _serves(self, model: nn.Module) -> bool:
+        """Tell whether the plan is of this model."""
+        return self._model is model
 
     def _evaluated(self, model: nn.Module, inputs: Any, return_outputs: bool, items: Any) -> Any:
         """Return the loss of a batch in evaluation: the trainer's own, not planned."""

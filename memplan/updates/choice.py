@@ -27,6 +27,7 @@ class OptimizerChoice:
     name: of a file in `optimizers/`.
     update: when weights are updated.
     clip_norm: of all gradients; None without clipping.
+    early_updates: whether updates do not wait for the norm of all, see early.py.
     bucket_size: the most bytes of small weights that are updated together; None updates each alone.
     fused: by PyTorch's fused kernels, if it has some and they take the parameters: several times as fast,
     with other bits.
@@ -43,8 +44,17 @@ class OptimizerChoice:
     amsgrad: bool | None = None
     nesterov: bool | None = None
     clip_norm: float | None = None
+    early_updates: bool | None = None
     bucket_size: int | None = None
     fused: bool = True
+
+    def __post_init__(self) -> None:
+        if self.early_updates and self.clip_norm is None:
+            raise InputError("--early-updates goes with --clip-norm: without it no update waits")
+        if self.early_updates and self.update != "in-backward":
+            raise InputError(
+                f"--early-updates and --update {self.update} contradict each other: leave one out"
+            )
 
     def load(self) -> None:
         """Import what the optimizer needs. Raises InputError for a package that is not installed."""
@@ -59,7 +69,7 @@ class OptimizerChoice:
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer. Raises InputError for a hyperparameter that it refuses or does not have."""
         # Choices of memplan, not arguments of the optimizer's class.
-        general = ("name", "update", "clip_norm", "bucket_size", "fused")
+        general = ("name", "update", "clip_norm", "early_updates", "bucket_size", "fused")
         given = {k: v for k, v in asdict(self).items() if v is not None and k not in general}
         if (described := OPTIMIZERS.get(self.name)) is None:
             raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(OPTIMIZERS)}")
@@ -102,7 +112,8 @@ def choice_of(document: object) -> OptimizerChoice:
         sizes = {field: int(row.pop(field)) for field in ("bucket_size",) if field in row}
         # False: graphs without the entry were measured without fused kernels.
         switches = {"fused": bool(row.pop("fused", False))}
-        switches |= {field: bool(row.pop(field)) for field in ("amsgrad", "nesterov") if field in row}
+        given = (field for field in ("amsgrad", "nesterov", "early_updates") if field in row)
+        switches |= {field: bool(row.pop(field)) for field in [*given]}
         if name not in OPTIMIZERS or update not in ("in-backward", "after"):
             raise ValueError(f"no optimizer {name!r} that updates {update!r}")
         pair = None if betas is None else (float(betas[0]), float(betas[1]))
@@ -118,7 +129,13 @@ def updated(iteration: Iteration, choice: OptimizerChoice | None) -> Iteration:
         return iteration
     optimizer = choice.optimizer(iteration.module.parameters())
     clipping = None if choice.clip_norm is None else Clipping(parse_norm(choice.clip_norm))
-    updates = Updates(optimizer, choice.update, clipping, bucket=choice.bucket_size or 0)
+    updates = Updates(
+        optimizer=optimizer,
+        when=choice.update,
+        clipping=clipping,
+        early=bool(choice.early_updates),
+        bucket=choice.bucket_size or 0,
+    )
     return iteration._replace(updates=updates)
 
 

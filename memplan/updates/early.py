@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..devices.device.choice import device_of
-from ..devices.device.device import StreamDevice
+from ..devices.device.device import Device, StreamDevice
 from ..devices.measuring.link_rates import alone_to_host
 from ..devices.measuring.measure import Measurement
 from ..program.program import Operation, Program, Ref, Setting
@@ -103,6 +103,16 @@ def updates_early(program: Program) -> bool:
     return any(map(_is_early, program.operations))
 
 
+def coefficient_bytes(program: Program, device: Device) -> int:
+    """Return the bytes on the device in which early updates compute their coefficient between two passes; 0
+    without such updates.
+    """
+    if program.norm is None or not updates_early(program):
+        return 0
+    # The sum, its reciprocal and the product are there at once, while transfers of the first pass go on.
+    return 3 * device.rounded(program.values[program.norm].dtype.itemsize)
+
+
 def _is_early(operation: Operation) -> bool:
     return operation.call.target is early
 
@@ -110,14 +120,21 @@ def _is_early(operation: Operation) -> bool:
 # ── costs ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_undo(measured: Sequence[Measurement], program: Program, *, moves: bool) -> list[Measurement]:
+def with_undo(
+    measured: Sequence[Measurement],
+    program: Program,
+    *,
+    moves: bool,
+    rates: tuple[float, float] | None = None,
+) -> list[Measurement]:
     """Add to each operation's time what copies to the journal cost it, and to an update's memory the clipped
     gradient of a second pass.
 
     moves: schedules may move what is copied, which is then copied when it changes; otherwise a device with
         streams copies from the iteration's beginning on, and an update waits if its copy is not there.
+    rates: bytes per second, as `journal_rates` measures them here.
     """
-    from_device, from_host = journal_rates(program.device)
+    from_device, from_host = rates or journal_rates(program.device)
     ahead = not moves and isinstance(device_of(program.device), StreamDevice)
     found, elapsed, copied = list[Measurement](), 0.0, 0.0
     for one, operation in zip(measured, program.operations, strict=True):

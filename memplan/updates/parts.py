@@ -48,7 +48,17 @@ def adding(program: Program) -> Part:
 
 def updating(program: Program) -> Part:
     """Return the program of an update with the sums as they are."""
-    part = replace(program, inputs={}, loss=None, outputs={}, output=NOTHING, gradients={}, host_part=None)
+    part = replace(
+        program,
+        inputs={},
+        loss=None,
+        outputs={},
+        output=NOTHING,
+        gradients={},
+        host_part=None,
+        used=None,  # an update has no batch, whose values these would compare
+        reads=None,
+    )
     return _part(program, part, _updating)
 
 

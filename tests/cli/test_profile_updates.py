@@ -58,6 +58,7 @@ def updates_of(graph: Graph) -> list[int]:
         "--optimizer adam --amsgrad --lr 0.01",
         "--optimizer adamw --no-fused",
         "--optimizer lion --weight-decay 0.1",
+        "--optimizer adamw --clip-norm 0.01 --early-updates",
     ],
 )
 def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) -> None:
@@ -83,6 +84,69 @@ def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) ->
     assert found["equal"] is True
     assert found["predicted"]["peak"] <= 0.75 * baseline(graph).peak
     assert found["measured"]["peak"] == pytest.approx(found["predicted"]["peak"], rel=0.001)
+
+
+EARLY = ("--optimizer", "adamw", "--clip-norm", "1e-6", "--early-updates")
+
+
+def test_early_updates_from_a_model_to_its_training(plan: Plan) -> None:
+    """The copies of what updates overwrite are in the predicted host memory, and runs that are rolled back
+    are counted."""
+    assert plan("profile", "model.py", *EARLY, "-o", "graph.json").exit_code == 0
+    graph = load_graph(Path("graph.json"))
+    kinds, sizes = graph.tensors.kind, graph.tensors.bytes
+    kept = sizes[(kinds == Kind.PARAMETER) | (kinds == Kind.OPTIMIZER_STATE)].sum()
+    assert plan("solve", "graph.json", *STORE_ALL).exit_code == 0
+    of_model = ("schedule.json", "--graph", "graph.json", "--model", "model.py", "--json")
+    result = plan("run", *of_model, "--timing-repeats", "1")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["equal"] is True
+    assert found["predicted"]["host_peak"] == found["measured"]["host_peak"] == kept
+    result = plan("train", *of_model, "--steps", "3", "--checkpoint", "run")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["rolled_back"] == 3
+    rows = plan("train", *of_model[:-1], "--steps", "4", "--checkpoint", "run").stdout
+    assert "rolled back   1 iterations ran twice (100%): their norm exceeded" in rows
+
+
+def test_early_updates_of_an_estimate_take_the_time_of_their_copies(plan: Plan) -> None:
+    times = list[float]()
+    for options in (EARLY, EARLY[:-1]):
+        result = plan("profile", "model.py", "--gpu", "rtx3060", *options, "-o", "graph.json")
+        assert result.exit_code == 0, result.stderr
+        graph = load_graph(Path("graph.json"))
+        times.append(sum(graph.operation(update).time for update in updates_of(graph)))
+    updated = sum(
+        graph.tensors.bytes[graph.tensors.kind == kind].sum()
+        for kind in (Kind.PARAMETER, Kind.OPTIMIZER_STATE)
+    )
+    link = graph.machine and graph.machine.links.d2h
+    assert link
+    assert times[0] - times[1] == pytest.approx(updated / link.rate, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (EARLY[2:], "goes with --optimizer"),
+        (
+            (*EARLY[:2], "--early-updates"),
+            "--early-updates goes with --clip-norm: without it no update waits",
+        ),
+        (
+            (*EARLY, "--update", "after"),
+            "--early-updates and --update after contradict each other: leave one",
+        ),
+    ],
+    ids=str,
+)
+def test_early_updates_that_would_wait_for_nothing_are_refused(
+    plan: Plan, options: tuple[str, ...], line: str
+) -> None:
+    result = plan("profile", "model.py", *options)
+    assert result.exit_code == 2
+    assert line in result.stderr
 
 
 def test_all_states_on_the_host_and_updated_there(plan: Plan) -> None:

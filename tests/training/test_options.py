@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from typing import Any
 
 import memplan
@@ -10,7 +11,8 @@ import pytest
 from memplan.graphs.errors import InputError
 from memplan.training.module import ModuleOptions
 from memplan.training.option import OptionsBase, UnfitError, option, takes
-from memplan.training.options import Options, PlanningOptions
+from memplan.training.options import Options, TrainerOptions
+from memplan.training.trainer import ELSEWHERE
 
 
 def half(number: int) -> float:
@@ -91,12 +93,12 @@ def test_help_lists_them_between_arguments_and_returns() -> None:
     ("function", "options"),
     [
         (memplan.optimize, Options),
-        (memplan.optimize_trainer, PlanningOptions),
+        (memplan.optimize_trainer, TrainerOptions),
         (memplan.optimize_module, ModuleOptions),
     ],
 )
 def test_public_functions_list_every_option(function: Any, options: type) -> None:
-    names = set(inspect.get_annotations(options)) | set(inspect.get_annotations(PlanningOptions))
+    names = {each.name for each in fields(options)}
     signature = inspect.signature(function)
     keywords = {x.name for x in signature.parameters.values() if x.kind is inspect.Parameter.KEYWORD_ONLY}
     assert keywords == names
@@ -104,3 +106,13 @@ def test_public_functions_list_every_option(function: Any, options: type) -> Non
     for name in names:
         assert f"    {name} (" in text
     assert text.index("Args:") < text.index("Returns:") < text.index("Raises:")
+
+
+def test_each_option_of_optimize_is_taken_by_optimize_trainer_or_named_by_its_refusal() -> None:
+    assert {each.name for each in fields(Options)} - {each.name for each in fields(TrainerOptions)} == {
+        *ELSEWHERE
+    }
+    for name, line in ELSEWHERE.items():
+        with pytest.raises(TypeError, match=f"^optimize_trainer\\(\\) has no argument '{name}': ") as refused:
+            memplan.optimize_trainer(None, budget="60%", **{name: 1})  # pyright: ignore
+        assert str(refused.value).endswith(line)

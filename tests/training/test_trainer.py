@@ -154,6 +154,97 @@ def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     assert all(torch.equal(saved[name], other[name]) for name in saved)
 
 
+OF_CLOCKS = ("_runtime", "_per_second", "total_flos")
+EARLY: dict[str, Any] = {"early_updates": True}
+BUCKETS: dict[str, Any] = {"bucket_size": "1MB"}
+HARDLY: dict[str, Any] = {"max_grad_norm": 0.05}
+"""A norm that every iteration exceeds."""
+UPDATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "early": ({"eval_strategy": "epoch"}, EARLY),
+    "early, rolled back": (HARDLY, EARLY),
+    "early, compared": ({"max_grad_norm": 1.2}, {**EARLY, "verify": None}),
+    "early, accumulating": ({"gradient_accumulation_steps": 2, "num_train_epochs": 3}, EARLY),
+    "early, accumulating, a loss function": (
+        {
+            **HARDLY,
+            "gradient_accumulation_steps": 2,
+            "num_train_epochs": 3,
+            "compute_loss_func": token_loss,
+        },
+        EARLY,
+    ),
+    "early, float16": ({"float16": True, "num_train_epochs": 4}, EARLY),
+    "early, float16, not clipped": (
+        {"float16": True, "num_train_epochs": 4, "max_grad_norm": 0.0, "optim": "adamw_torch"},
+        EARLY,
+    ),
+    "early, moved": (HARDLY, {**EARLY, "solver": "auto", "machine": "rtx3060", "time_limit": 1}),
+    "buckets": ({}, BUCKETS),
+    "buckets, float16, not clipped": (
+        {"float16": True, "num_train_epochs": 4, "max_grad_norm": 0.0},
+        BUCKETS,
+    ),
+    "buckets, not clipped": ({"max_grad_norm": 0.0, "eval_strategy": "epoch"}, BUCKETS),
+}
+"""Options of Trainers and of plans."""
+
+
+def logged(trained: Any) -> list[dict[str, Any]]:
+    """Return what the trainer has logged, without times."""
+    rows = trained.state.log_history
+    return [{key: row[key] for key in row if not key.endswith(OF_CLOCKS)} for row in rows]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", UPDATES)
+def test_updates_in_the_plan_are_the_trainers(case: str, tmp_path: Path) -> None:
+    """Losses, norms, learning rates and weights, also of updates that are skipped."""
+    options, plan = UPDATES[case]
+    baseline = train(trainer(tmp_path, **options))
+    AcceleratorState._reset_state(True)
+    planned = trainer(tmp_path, **options)
+    loss = memplan.optimize_trainer(planned, **{**PLAN, "budget": "300kB", "cache": False, **plan})
+    assert_same(train(planned), baseline)
+    assert logged(planned) == logged(baseline)
+    assert all("grad_norm" in row for row in logged(planned) if "loss" in row)
+    plans = not_none(loss.step).report().plans
+    if plan.get("early_updates") and options.get("max_grad_norm") == HARDLY["max_grad_norm"]:
+        updates = planned.state.global_step
+        left_over = planned.args.num_train_epochs * (planned.args.gradient_accumulation_steps - 1)
+        assert sum(each.rolled_back for each in plans) == updates - left_over
+
+
+@pytest.mark.parametrize("plan", [EARLY, BUCKETS], ids=str)
+def test_checkpoints_of_updates_in_the_plan_are_the_trainers(plan: dict[str, Any], tmp_path: Path) -> None:
+    """Each goes on from the other's, and a Trainer trains twice."""
+    saving = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 1, **HARDLY}
+    if plan is EARLY:
+        saving |= {"gradient_accumulation_steps": 2, "save_steps": 1, "num_train_epochs": 4}
+    first, baseline, second, third = (
+        trainer(tmp_path / name, **saving) for name in ("planned", "ordinary", "second", "third")
+    )
+    for each in (first, second):
+        memplan.optimize_trainer(each, **{**PLAN, "budget": "300kB", "cache": False, **plan})
+    assert_same(train(first), train(baseline))
+    step = saving["save_steps"]
+    assert_same(
+        train(second, resume_from_checkpoint=str(tmp_path / "ordinary" / f"checkpoint-{step}")), baseline
+    )
+    assert_same(
+        train(third, resume_from_checkpoint=str(tmp_path / "planned" / f"checkpoint-{step}")), baseline
+    )
+    assert_same(train(first), train(baseline))
+
+
+def test_a_scaler_and_accumulation_are_refused_with_updates_in_the_plan(tmp_path: Path) -> None:
+    made = trainer(tmp_path, float16=True, gradient_accumulation_steps=2)
+    for plan in (EARLY, BUCKETS):
+        (name,) = plan
+        with pytest.raises(InputError, match=f"^{name}= is not planned with fp16.* leave {name} out, or"):
+            memplan.optimize_trainer(made, **PLAN, **plan)
+    memplan.optimize_trainer(made, **PLAN)  # the way out
+
+
 class Taught(transformers.Trainer):
     """A loss of its own, with a second model and a number that changes."""
 

@@ -83,17 +83,29 @@ def trainer(folder: Path, adapter: str | None = None, *, hidden: int = 16, **mor
     )
 
 
-def assert_as_eager(folder: Path, adapter: str | None = None, *, steps: int = 4, **more: Any) -> Any:
-    """Compare losses, weights and the optimizer's states. Returns the planned optimizer."""
-    found: list[tuple[list[float], Any]] = []
+def assert_as_eager(
+    folder: Path,
+    adapter: str | None = None,
+    *,
+    steps: int = 4,
+    plan: dict[str, Any] | None = None,
+    **more: Any,
+) -> Any:
+    """Compare losses, norms, weights and the optimizer's states. Returns the planned optimizer.
+
+    plan: options of the plan.
+    """
+    found: list[tuple[list[Any], Any]] = []
     for planned in (False, True):
         AcceleratorState._reset_state(True)
         made = trainer(folder, adapter, max_steps=steps, **more)
         if planned:
-            memplan.optimize_trainer(made, budget="100%", solver="store-all", verify=False, cache=False)
+            memplan.optimize_trainer(
+                made, budget="100%", solver="store-all", verify=False, cache=False, **plan or {}
+            )
         torch.manual_seed(0)
         made.train()
-        losses = [row["loss"] for row in made.state.log_history if "loss" in row]
+        losses = [(row["loss"], row["grad_norm"]) for row in made.state.log_history if "loss" in row]
         found.append((losses, made))
     (expected, theirs), (losses, mine) = found
     assert losses == expected
@@ -142,3 +154,13 @@ def test_optimizers_of_the_trainer_learn_as_its_own_loop(name: str, tmp_path: Pa
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_a_trainer_of_an_adapter_learns_as_eager(adapter: str, tmp_path: Path) -> None:
     assert_as_eager(tmp_path, adapter)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("adapter", ["LoRA", "DoRA", "IA3"])
+@pytest.mark.parametrize("plan", [{"early_updates": True}, {"bucket_size": "1MB"}], ids=str)
+@pytest.mark.parametrize("norm", [1.0, 0.01])
+def test_updates_of_an_adapter_in_the_plan_are_the_trainers(
+    adapter: str, plan: dict[str, Any], norm: float, tmp_path: Path
+) -> None:
+    assert_as_eager(tmp_path, adapter, plan=plan, max_grad_norm=norm, bf16=True)

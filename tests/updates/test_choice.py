@@ -1,5 +1,7 @@
 """The choice of an optimizer: in words and documents, in fingerprints and estimates, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from iterations import seeded
@@ -14,6 +16,7 @@ from memplan.profiling.profile.roofline import Work, seconds
 from memplan.tracing.trace import trace
 from memplan.updates.catalogue import OPTIMIZERS, titles
 from memplan.updates.choice import OptimizerChoice, choice_of, updated
+from memplan.updates.early import updates_early
 from not_none import not_none
 from torch import nn
 
@@ -136,6 +139,19 @@ def test_weights_that_fused_kernels_do_not_take_are_updated_without(weight):
     assert (
         not_none(updated(turned, OptimizerChoice("adamw")).updates).optimizer.param_groups[0]["fused"] is True
     )
+
+
+def test_a_choice_of_early_updates():
+    choice = OptimizerChoice("adamw", clip_norm=1.0, early_updates=True)
+    assert choice_of(choice.document()) == choice
+    assert "early_updates" not in OptimizerChoice("adamw").document()  # as graphs were before there were any
+    assert updates_early(trace(updated(seeded("perceptron"), choice)))
+    for wrong, line in (
+        ({"clip_norm": None}, "goes with --clip-norm"),
+        ({"update": "after"}, "leave one out"),
+    ):
+        with pytest.raises(InputError, match=f"^--early-updates .*{line}"):
+            replace(choice, **wrong)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from ...devices.absent_gpu.absent_gpu import absent_gpu
 from ...devices.absent_gpu.capability import Capability
 from ...devices.device.device import StreamDevice
 from ...devices.device.host_capacity import available_bytes
+from ...devices.measuring.measure import Measurement
 from ...devices.measuring.synthetic_inputs import signature, substitute
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph, Phase
@@ -33,6 +35,7 @@ from ...program.program import Call, Program, values_read
 from ...torch_support.unsupported import is_value_dependent
 from ...tracing.trace import trace
 from ...updates.choice import OptimizerChoice, updated
+from ...updates.early import updates_early, with_undo
 from ...updates.optimizers.adamw import ADAMW, ADAMW_FUSED
 from ...updates.rules import AT_ONCE, effort, in_bucket, innermost, members
 from ...updates.updates import updates_weights
@@ -137,6 +140,8 @@ def graph_from_demands(
     optimizer: OptimizerChoice | None,
 ) -> Graph:
     costs = costs_of(program, demands, preset.gpu, preset.machine.updates)
+    if updates_early(program):
+        costs = with_journal(costs, program, preset, moves=True)
     return graph_from_costs(file, preset, program, demands, costs=costs, optimizer=optimizer)
 
 
@@ -250,6 +255,22 @@ def costs_of(program: Program, demands: Sequence[Demand], gpu: Gpu, updates: Upd
         if (key := (id(demand), operation.phase)) not in known:
             known[key] = demand.cost(gpu, updates, operation.phase)
     return [known[id(demand), one.phase] for one, demand in zip(program.operations, demands, strict=True)]
+
+
+def with_journal(costs: Sequence[Cost], program: Program, preset: Preset, *, moves: bool) -> list[Cost]:
+    """Add to the times of early updates those of their copies to the journal, see `with_undo`.
+
+    The memory of a second pass is there: estimates have its temporary.
+    """
+    links, updates = preset.machine.links, preset.machine.updates
+    # A copy reads and writes: two of the passes that AdamW makes in the same time.
+    host = inf if updates.host_fused is None else ADAMW_FUSED.passes * updates.host_fused / 2
+    rates = inf if links.d2h is None else links.d2h.rate, host
+    measured = [Measurement(one.seconds, 0.0, 0, host_seconds=one.host_seconds) for one in costs]
+    with absent_gpu(Capability(*preset.gpu.capability)):
+        found = with_undo(measured, program, moves=moves, rates=rates)
+    both = zip(costs, found, strict=True)
+    return [cost._replace(seconds=one.seconds, host_seconds=one.host_seconds) for cost, one in both]
 
 
 def demands_of(program: Program, progress: Progress | None = None) -> list[Demand]:

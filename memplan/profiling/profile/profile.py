@@ -27,6 +27,7 @@ from ...program.graph import Cost, graph_of
 from ...program.program import Operation, Program
 from ...tracing.output_layouts import residents, trace_real_layouts
 from ...updates.choice import OptimizerChoice, updated
+from ...updates.early import updates_early, with_undo
 from ..compare.accuracy import accuracy
 from ..compare.verdict import verdict
 from ..fusion.choice import COMPILED, chosen
@@ -143,12 +144,15 @@ def profiled(
     check = check_against_eager(iteration, program, rounds, eager)
     # Taken anew: the check may have run more rounds.
     measured = rounds.measurements()
+    figures = quality(measured, check)
+    if updates_early(program):
+        measured = with_undo(measured, program, moves=False)  # by which machine is not known yet
     graph = graph_from(program, measured, name=file.name)
     source = {
         "model": file.path,
         "entry": file.entry,
         "threads": torch.get_num_threads(),
-        "measured": quality(measured, check),
+        "measured": figures,
         "eager": eager,
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }

@@ -37,7 +37,7 @@ from ...solvers.splits import fastest
 from ...torch_support.unsupported import warn_user
 from ...tracing.output_layouts import residents
 from ...updates.counts import count_bytes
-from ...updates.early import updates_early, with_undo
+from ...updates.early import coefficient_bytes, updates_early, with_undo
 from ..options import Options
 from .front_end import FrontEnd, Measured
 from .infeasible import ABOUT, explain, name_smallest
@@ -304,8 +304,7 @@ class BudgetedPlanner:
             return  # an evaluation's budget is what training has left
         updates, device = iteration.updates, device_of(program.device)
         counts = count_bytes(updates.optimizer, device) if updates else 0
-        coefficient = device.rounded(1) if updates and updates.early else 0
-        self.library_bytes = device.constant_bytes() + counts + coefficient
+        self.library_bytes = device.constant_bytes() + counts + coefficient_bytes(program, device)
 
     def _whole_peak(self, graph: Graph, program: Program) -> int:
         """Return the peak of the loop whose plan keeps everything."""

@@ -171,6 +171,44 @@ class Fault:
         return run
 
 
+class Masked(nn.Module):
+    """A model whose code depends on values of its batch, and on what the batch's tensors are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model()
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        weighted = x if bool(mask.all()) else x * mask
+        return self.inner(weighted if getattr(x, "scale", None) is None else x)
+
+
+def test_an_update_without_a_batch_compares_no_values_of_batches() -> None:
+    data = batches()[:1]
+    module = Masked()
+    eager = copy.deepcopy(module)
+    optimizer, other = adamw(module), adamw(eager)
+    (x, labels), mask = data[0], torch.ones(48, 1)
+    step = memplan.optimize(
+        module,
+        (x, mask),
+        targets=labels,
+        loss_fn=functional.cross_entropy,
+        optimizer=optimizer,
+        gradient_accumulation_steps=MANY,
+        budget="100%",
+        cache=False,
+    )
+    torch.manual_seed(1)
+    step(x, mask, targets=labels)
+    assert not step.optimizer_stepped
+    step.update()
+    torch.manual_seed(1)
+    (functional.cross_entropy(eager(x, mask), labels) / MANY).backward()
+    other.step()
+    assert all(map(torch.equal, module.parameters(), eager.parameters()))
+
+
 @pytest.fixture
 def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     made = Fault()

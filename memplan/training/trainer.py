@@ -79,8 +79,8 @@ def _check(trainer: Any, options: TrainerOptions) -> None:
         raise InputError("the trainer's compute_loss has been replaced already: build the trainer anew")
     if trainer.is_deepspeed_enabled:
         raise InputError("DeepSpeed spreads weights over processes, which can't be planned: use fsdp=True")
-    scaled = trainer.accelerator.scaler is not None and trainer.args.gradient_accumulation_steps > 1
-    if scaled and (names := options.of_planned_updates):
+    names = options.of_planned_updates
+    if names and trainer.accelerator.scaler is not None and trainer.args.gradient_accumulation_steps > 1:
         raise InputError(
             f"{names[0]}= is not planned with fp16=True and gradient_accumulation_steps above 1: leave "
             f"{names[0]} out, or give the trainer bf16=True"

@@ -96,6 +96,7 @@ class UpdatingLoss(PlannedLoss):
         accelerated = trainer.optimizer
         # GradScaler always calls the `step` of such an optimizer, so to accelerate none is skipped.
         always = takes_scaled_gradients(accelerated.optimizer)
+        # What `step_was_skipped` returns.
         accelerated._is_overflow = not (self.step.optimizer_stepped or always)
 
     def _save(self, *arguments: Any, **keywords: Any) -> None:

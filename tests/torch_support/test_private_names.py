@@ -29,7 +29,7 @@ FILES = sorted(
 DOCUMENTED = {"_replace", "_fields", "_asdict", "_make", "_exit", "_run_exitfuncs", "_getframe"}
 NOT_OF_TORCH = {
     *("_shutdown", "_functools", "_thread", "_ctypes", "_cache", "_name_", "_cython", "_memplan"),
-    *("_hf_hook", "_shared_state", "_save_optimizer_and_scheduler", "_models"),
+    *("_hf_hook", "_shared_state", "_save_optimizer_and_scheduler", "_models", "_is_overflow"),
 }
 """Names of Python's threads, modules, loggers and enums, of Cython's types, of our attribute of tensors; of
 accelerate and the Trainer."""

@@ -9,7 +9,12 @@ than a fresh one for the machine as it is then, as the simulator times both. Tim
 a busy machine changes how far a solver comes in its second, and nothing else. Each row is printed; the exit
 code is 1 if there is a wrong one.
 
-    python benchmarks/faults.py [--seed N] [--iterations N] [--only KIND] [--models MODEL,MODEL]
+With `--ranks 2` (faulting/on_ranks.py, rank_kinds.py) two processes train together over gloo, on the CPU, in
+DistributedDataParallel at 75 % and by FSDP2 at 70 %, and one of them is not as planned. The bits are those of
+DistributedDataParallel and FSDP2; memory is counted on each rank for 24 iterations, the fault's among them;
+and no rank may wait for another: a trial that does not end in time is wrong.
+
+    python benchmarks/faults.py [--seed N] [--iterations N] [--only KIND] [--models MODEL,MODEL] [--ranks 2]
 """
 
 from __future__ import annotations

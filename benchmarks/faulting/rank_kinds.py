@@ -153,6 +153,7 @@ def _soon(trial: RankTrial, number: int) -> Generator[None]:
 
 
 def interrupted(trial: RankTrial) -> AbstractContextManager[Any]:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
     return _soon(trial, signal.SIGINT)
 
 

@@ -48,7 +48,7 @@ def on_both(rooms: Sequence[int | None], memories: Sequence[Memory], least: int 
 
     rooms: bytes that each rank has, None if it does not know. least: bytes below which there is no plan.
     """
-    board, barrier, found = [None, None], Barrier(2), [None, None]
+    board, barrier, found = list[Any]([None, None]), Barrier(2), list[Any]([None, None])
 
     def run(rank: int) -> None:
         group = Group(rank, board, barrier)
@@ -61,7 +61,7 @@ def on_both(rooms: Sequence[int | None], memories: Sequence[Memory], least: int 
 
         def solved(plan: Any, _iteration: Any) -> Any:
             if plan.size < least:
-                raise InfeasibleError("joint", plan.size, least)
+                raise InfeasibleError("joint", plan.size, least, min_memory=least)
             return plan
 
         def by_first(_iteration: Any, _program: Any, solve: Callable[[], Any]) -> Any:

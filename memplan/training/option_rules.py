@@ -164,7 +164,6 @@ def _validate_buckets(options: Options, processes: Processes | None, *, planned:
         "rollback_on_error=True": options.rollback_on_error,
         "gradient_accumulation_steps": options.gradient_accumulation_steps > 1,
         "cuda_graph=True": options.cuda_graph,
-        "compile=True": options.compile,
         "DistributedDataParallel": processes is not None,
     }
     if name := next((name for name, given in unsupported.items() if given), None):

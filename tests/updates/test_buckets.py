@@ -17,6 +17,7 @@ from memplan.model.clipping import Clipping
 from memplan.model.iteration import Iteration, Updates
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.compare.eager import run_eager
+from memplan.profiling.fusion.choice import COMPILED
 from memplan.program.graph import Cost, graph_of
 from memplan.program.program import Program
 from memplan.runtime.run.cycle import Terms
@@ -296,6 +297,34 @@ def test_it_is_verified_with_other_options(options: dict[str, Any]) -> None:
         step(x.to(dtype))
 
 
+@pytest.mark.scripts
+def test_it_is_verified_with_fused_operations() -> None:
+    """Bit by bit the same kernels without a plan."""
+    blocks = [
+        nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Sigmoid(), nn.Linear(128, 32)) for _ in range(3)
+    ]
+    module, x = nn.Sequential(*blocks), torch.randn(256, 32)
+    step = memplan.optimize(
+        module,
+        x,
+        loss_fn=lambda output: output.square().mean(),
+        optimizer=adamw(module.parameters()),
+        budget="60%",
+        machine=MACHINE,
+        solver="joint",
+        time_limit=1,
+        cache=False,
+        verify=True,
+        compile=True,
+        bucket_size=SIZE,
+    )
+    graph = step.plan.graph
+    assert graph.source[COMPILED]
+    assert any("..0.0.bias/update" in name for name in graph.operations.name)
+    losses = [step(x).item() for _ in range(3)]
+    assert losses[2] < losses[0]
+
+
 def test_a_checkpoint_of_a_run_goes_on(tmp_path: Any) -> None:
     module, given = stack(), batches(6)
     other = copy.deepcopy(module)
@@ -321,7 +350,6 @@ def test_a_checkpoint_of_a_run_goes_on(tmp_path: Any) -> None:
         {"early_updates": True, "max_grad_norm": 1.0},
         {"rollback_on_error": True},
         {"gradient_accumulation_steps": 2},
-        {"compile": True},
     ],
     ids=str,
 )
@@ -329,8 +357,7 @@ def test_what_does_not_go_with_it_is_refused(options: dict[str, Any]) -> None:
     module = stack()
     with pytest.raises(InputError, match=r"not planned together: leave bucket_size= out"):
         planned(module, adamw(module.parameters()), **options)
-    if "compile" not in options:  # the way out
-        planned(module, adamw(module.parameters()), **options, bucket_size=None)
+    planned(module, adamw(module.parameters()), **options, bucket_size=None)  # the way out
 
 
 def test_it_needs_planned_updates() -> None:

@@ -30,6 +30,7 @@ from select import select
 from typing import IO, Any, NamedTuple
 
 import yaml
+from published_compiled import with_kernels
 from published_models import model_of
 from published_table import render
 from published_work import load_work, save_work, work_of_schedule
@@ -47,6 +48,7 @@ Row = dict[str, Any]
 ON_A_MACHINE = {
     *("id", "batch", "card", "host", "links", "memory", "time", "sourced", "approximate", "source"),
     *("technique", "half", "because", "differs", "pairs", "sha256", "cause", "anew", "allocator", "buffers"),
+    "compiled",
 }
 """Keys in which rows of one program may differ: they share its traces."""
 _ESTIMATES: dict[str, Any] = {}
@@ -206,6 +208,8 @@ def ordinary(row: Row) -> Ordinary:
     copies = 0 if kind["kind"] in ("fused", "forloop", "8bit") else estimates.foreach_copies
 
     def loop(graph: Graph) -> Graph:
+        if row["compiled"] == "graphs":
+            graph = with_kernels(graph, estimates.program(row["batch"], preset), preset.gpu)
         if kind["kind"] == "8bit":
             elements = state_elements(estimates.program(row["batch"], preset))
             graph = with_eight_bit_states(graph, elements, BLOCK_BYTES)

@@ -82,6 +82,29 @@ def test_llmq_moves_what_its_flags_say() -> None:
     assert found[-1][0] < found[0][0]
 
 
+def test_fused_kernels_take_less_time_than_their_operations() -> None:
+    """Products keep theirs; a chain takes one pass over its inputs and results; no thread launches."""
+    import torch
+    from memplan.graphs.machines.presets import find_preset
+    from memplan.model.iteration import Iteration
+    from memplan.profiling.profile.estimate import estimate_program
+    from memplan.program.graph import graph_of
+    from memplan.tracing.trace import trace
+    from published_compiled import with_kernels
+
+    layer, gpu = torch.nn.Linear(512, 512), find_preset("rtx4090").gpu
+    x = torch.ones(4096, 512)
+    program = trace(Iteration(layer, (x,), lambda y: (y.sigmoid() * y.tanh() + y).exp().sum()))
+    graph = graph_of(program, estimate_program(program, gpu), name="chain", source={})
+    fused = with_kernels(graph, program, gpu).operations
+    products = [place for place, name in enumerate(fused.name) if "mm" in name]
+    assert products
+    assert (fused.time[products] == graph.operations.time[products]).all()
+    assert (fused.time <= graph.operations.time).all()
+    assert fused.time.sum() < 0.7 * graph.operations.time.sum()
+    assert not fused.launch.any()
+
+
 def test_order_of_techniques() -> None:
     """Two rows of a series are compared if their published figures differ by more than 10 %."""
     row = {**ROWS[0], "pairs": "one", "approximate": None, "memory": None}

@@ -7,8 +7,8 @@
 The values are in efficiencies.yaml, which benchmarks/published_fit.py writes: fitted to the half of the rows
 of benchmarks/published.yaml that is for fitting, and judged on the other half
 (benchmarks/results/published.md). `compute` is by compute capability and rate, `kind` by kind of operation.
-A capability without rows of its own has the values of the nearest earlier one with that rate, or of the first
-later one.
+A capability without rows for a rate has the share that measured products reach on that GPU (products.py),
+else the value of the nearest earlier capability with that rate, or of the first later one.
 
 `serial` is the share of the shorter of computing and moving bytes that does not overlap with the longer: a
 tile of a product is loaded before it is multiplied, and written after. So products of narrow matrices reach
@@ -41,6 +41,8 @@ from pathlib import Path
 import yaml
 
 from ...graphs.graph import Phase
+from ...graphs.machines.gpus import Gpu
+from .products import product_share
 
 TABLE = Path(__file__).parent / "efficiencies.yaml"
 
@@ -76,8 +78,15 @@ class Efficiencies:
     library: float = 0.0
     host: float = 1.0
 
-    def of_rate(self, capability: tuple[int, int], rate: str) -> float:
-        """Return the share of a rate: of this capability, or of the nearest one that has it."""
+    def of_rate(self, gpu: Gpu, rate: str) -> float:
+        """Return the share of a rate: fitted to rows of the GPU's capability, else that of measured products,
+        else of the nearest capability that has it.
+        """
+        capability = gpu.capability
+        if rate in self.compute.get(capability, {}):
+            return self.compute[capability][rate]
+        if (measured := product_share(gpu, rate)) is not None:
+            return measured
         # Increasing: the last of the earlier ones is the nearest.
         having = [one for one in sorted(self.compute) if rate in self.compute[one]]
         earlier = [one for one in having if one <= capability]

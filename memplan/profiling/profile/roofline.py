@@ -120,7 +120,7 @@ def seconds(work: Work, gpu: Gpu, fitted: Efficiencies | None = None) -> float:
     # Flash kernels overlap computing and moving: no serial share.
     if work.scores:
         return max(attention_seconds(work, gpu, getattr(gpu, rate)), memory) / share + reached.kernel
-    of_rate = 1.0 if kind in WITHOUT_TENSOR_CORES else reached.of_rate(gpu.capability, rate)
+    of_rate = 1.0 if kind in WITHOUT_TENSOR_CORES else reached.of_rate(gpu, rate)
     compute = work.flops / (of_rate * getattr(gpu, rate))
     if kind == GROUPED:
         return compute + memory / share + reached.kernel

@@ -70,7 +70,7 @@ def test_muons_products_of_matrices_take_their_time(size):
     updates = [op.phase == Phase.UPDATE for op in program.operations]
     cost = estimate_program(program, A100)[updates.index(True)]
     products = counter.get_total_flops() / (
-        not_none(A100.bfloat16) * efficiencies().of_rate(A100.capability, "bfloat16")
+        not_none(A100.bfloat16) * efficiencies().of_rate(A100, "bfloat16")
     )
     walks = cost.seconds - products / efficiencies().kinds["product"]
     assert 0 < walks < 46 * 4 * weight.numel() / (A100.bandwidth / 4)
@@ -88,7 +88,7 @@ def test_the_sum_is_that_of_the_matrix_products_where_they_dominate():
 
     program = trace(fake_build(build))
     products = 4 * 6 * batch * width**2 - 2 * batch * width**2  # the input of the first layer has no gradient
-    bound = products / (efficiencies().of_rate((8, 0), "bfloat16") * not_none(A100.bfloat16))
+    bound = products / (efficiencies().of_rate(A100, "bfloat16") * not_none(A100.bfloat16))
     assert bound < seconds_of(program, A100) < 1.1 * bound
 
 

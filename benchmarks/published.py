@@ -48,7 +48,7 @@ Row = dict[str, Any]
 ON_A_MACHINE = {
     *("id", "batch", "card", "host", "links", "memory", "time", "sourced", "approximate", "source"),
     *("technique", "half", "because", "differs", "pairs", "sha256", "cause", "anew", "allocator", "buffers"),
-    "compiled",
+    *("compiled", "round"),
 }
 """Keys in which rows of one program may differ: they share its traces."""
 _ESTIMATES: dict[str, Any] = {}

@@ -17,6 +17,10 @@ MEMORY_FACTOR, TIME_FACTOR, DIFFERENT = 1.1, 1.4, 1.1
 """Factors within which memory and times are asked, and from which two techniques count as different."""
 
 
+HALVES = {"judge": (1, 2), "judge, round 1": (1,), "judge, round 2": (2,), "fit": (1, 2)}
+"""What the page has figures of: the half of a row, and the rounds of judging."""
+
+
 class Compared(NamedTuple):
     """A row with published and estimated bytes and seconds; None: nothing was published."""
 
@@ -67,7 +71,8 @@ def render(rows: list[Row], results: Mapping[str, Result]) -> str:
         "technique, by a solver of memplan with fixed settings, at the least budget with which its schedule "
         "is valid. Rows of `judge` were estimated before their figures were read: a hash of settings, "
         "version and estimate stands in the file since then. No value was fitted to any row. Ratios are "
-        "estimated / published. `approximate`: what the author ran is not known whole; such rows are in no "
+        "estimated / published. Round 2 has the rows that were judged after measured rates of products and "
+        "fused kernels came in. `approximate`: what the author ran is not known whole; such rows are in no "
         "statistic but the order.",
         "## How good",
         "\n".join(_summary(done)),
@@ -96,8 +101,10 @@ def _summary(done: list[Compared]) -> Iterator[str]:
     yield "| | rows | median | least | most | within |"
     yield "|---|---|---|---|---|---|"
     for what, factor in (("memory", MEMORY_FACTOR), ("time", TIME_FACTOR)):
-        for half in ("judge", "fit"):
-            figures = [getattr(one, what) for one in done if one.mark == half]
+        for half, rounds in HALVES.items():
+            figures = [
+                getattr(one, what) for one in done if half.startswith(one.mark) and one.row["round"] in rounds
+            ]
             ratios = sorted(figure[1] / figure[0] for figure in figures if figure)
             if ratios:
                 near = sum(1 / factor <= ratio <= factor for ratio in ratios)
@@ -130,7 +137,11 @@ def pairs(done: Iterable[Compared]) -> Iterator[tuple[str, Compared, Compared, b
 def _orders(done: list[Compared]) -> Iterator[str]:
     found = list(pairs(done))
     right = sum(one[-1] for one in found)
-    yield f"Pairs of one series that differ by more than 10 %: {right} of {len(found)} are right."
+    later = [one for one in found if one[1].row["round"] == 2 == one[2].row["round"]]
+    yield (
+        f"Pairs of one series that differ by more than 10 %: {right} of {len(found)} are right, "
+        f"of round 2 {sum(one[-1] for one in later)} of {len(later)}."
+    )
     yield ""
     yield "| of | published less | published more | published | estimated | |"
     yield "|---|---|---|---|---|---|"

@@ -32,8 +32,10 @@ from published_offload_table import anew_id, render
 RESULTS, TABLE = HERE / "results" / "published_offload.csv", HERE / "results" / "published_offload.md"
 ESTIMATE = ("low", "expected", "reserved", "high", "weights", "host", "seconds")
 FIELDS = ("id", *ESTIMATE, "version", "sha256", "date", "took", "error")
-FIGURES = {"memory", "time", "half", "round", "because", "sha256", "pairs", "differs", "cause", "source"}
-FIGURES |= {"id", "anew"}
+FIGURES = {
+    *("memory", "time", "half", "round", "because", "sha256", "pairs", "differs", "cause", "source"),
+    *("id", "anew"),
+}
 """Keys of a row that are no settings of the program."""
 
 

@@ -212,7 +212,7 @@ RANK_KINDS = {
         RankKind(
             "a block of host memory is refused on a rank",
             _GO_ON | _REPLAN | _END,
-            _END,
+            _GO_ON | _END,  # a plan may take all of its blocks in the first iteration
             no_memory,
             says=REPEATED,
         ),

@@ -75,11 +75,12 @@ class PythonState:
         modules: set[str] = set()
         roots = dict(zip(_ROOTS, (iteration.module, iteration.loss_fn, iteration.inputs), strict=True))
         reached = list(reachable(roots, parts_with_code))
-        optimizers = {path for path, thing in reached if is_a(thing, torch.optim.Optimizer)}
+        of_optimizers = {path for path, thing in reached if is_a(thing, torch.optim.Optimizer)}
         for path, thing in reached:
             noted = [*kept(path, thing)]
             self._things += noted
-            if optimizers and any(path[:length] in optimizers for length in range(len(path) + 1)):
+            if of_optimizers and (path in of_optimizers or path[:-1] in of_optimizers):
+                of_optimizers.add(path)  # what an object holds comes after it
                 self._of_optimizers.update(map(id, noted))
             for kind in bases_of(type(thing)):
                 if id(kind) in classes:

@@ -1,8 +1,8 @@
 """The objects that can be reached from an object by its attributes and containers, and the path to each.
 
-Classes, modules, tensors and objects of Python's own library are ends: a walk from a model stays within the
-model. Functions are ends too, unless the walk follows code: closures, defaults, and the globals that a user's
-own function names.
+Classes, modules, tensors, signal handlers and objects of Python's own library are ends: a walk from a model
+stays within the model. Functions are ends too, unless the walk follows code: closures, defaults, and the
+globals that a user's own function names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cache, partial
 from hashlib import sha256
+from signal import Signals
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -85,7 +86,8 @@ def parts_of(thing: Any) -> Parts:
         found = entries_of(thing, base)
         if found is None:
             return
-        yield from found
+        # Trainers keep the handlers that they replace: forward calls none, and they lead to all of a program.
+        yield from ((key, part) for key, part in found if not is_a(key, Signals))
     if not is_a(thing, _ENDS) and not is_of_python(type(thing)):
         yield from _attributes(thing)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 import sys
 import weakref
 from collections import deque
@@ -338,3 +339,42 @@ def test_weak_proxies_are_passed_by():
     assert [path for path, _thing in reachable(holder)] == [(), ("there",)]
     del part
     assert [path for path, _thing in reachable(holder)] == [(), ("there",)]
+
+
+class _Costly:
+    """A key whose hash is computed anew each time, as of a compiler's types."""
+
+    hashed = 0
+
+    def __hash__(self) -> int:
+        _Costly.hashed += 1
+        return 1
+
+
+def test_handlers_that_a_trainer_replaced_lead_nowhere():
+    """Lightning's trainer keeps all handlers; pytest's holds the session, Jupyter's the whole program."""
+    elsewhere = [object()]
+
+    def handler(_number, _frame):
+        elsewhere.clear()
+
+    module = nn.Linear(2, 2)
+    module.trainer = {"original": {signal.SIGTERM: handler, signal.SIGINT: signal.SIG_DFL}}
+    found = [thing for _path, thing in reachable({"module": module}, parts_with_code)]
+    assert not any(thing is elsewhere or thing is handler for thing in found)
+    module.trainer["original"]["called by forward"] = handler
+    assert any(thing is elsewhere for _path, thing in reachable({"module": module}, parts_with_code))
+
+
+def test_each_path_is_hashed_twice_at_most_however_deep_it_is():
+    """What is below an optimizer is known from what is right above."""
+    depth, held = 40, [[0]]
+    for _ in range(depth):
+        held = [{_Costly(): held}]
+    module = nn.Linear(2, 2)
+    module.optimizer, module.held = torch.optim.SGD(module.parameters(), 0.1), held
+    iteration = Iteration(module, (torch.randn(2, 2),))
+    _Costly.hashed = 0
+    PythonState(iteration, tensors=False)
+    # A list and a dict a level, each with a path of as many keys as are above it.
+    assert 0 < _Costly.hashed <= 2 * depth * (depth + 3)

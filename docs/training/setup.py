@@ -41,6 +41,15 @@ def fresh() -> None:
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
 
 
+def words(number: int) -> None:
+    """A model of so many tokens."""
+    global model, optimizer
+    sizes: dict[str, Any] = {"n_positions": 512, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    config = GPT2Config(vocab_size=number, **sizes, bos_token_id=0, eos_token_id=0, use_cache=False)
+    model = GPT2LMHeadModel(config).train()
+    optimizer = AdamW(model.parameters())
+
+
 def pictures() -> None:
     global model, x, y, images, labels, loss_fn, loader, epochs
     torch.manual_seed(0)

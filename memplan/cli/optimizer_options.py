@@ -85,6 +85,13 @@ _OPTIONS = (
         "weights, gradients and states take one copy to or from the host.  [default: each weight alone]",
     ),
     click.option(
+        "--block-size",
+        metavar="SIZE",
+        callback=_size,
+        help="Update large weights by blocks of rows, of at most SIZE of the weight, like 64MB: each block's "
+        "states are copied to and from the host by themselves.  [default: each weight at once]",
+    ),
+    click.option(
         "--momentum", type=float, metavar="FACTOR", help=f"Share of the last direction that is kept.{_THEIRS}"
     ),
     click.option("--nesterov", is_flag=True, default=None, help="Use Nesterov's momentum."),
@@ -93,7 +100,7 @@ _OPTIONS = (
 
 OPTIMIZER_KEYS = (
     *("optimizer", "update", "fused", "lr", "weight_decay", "betas", "eps", "amsgrad"),
-    *("clip_norm", "early_updates", "bucket_size", "momentum", "nesterov"),
+    *("clip_norm", "early_updates", "bucket_size", "block_size", "momentum", "nesterov"),
 )
 """Parameters of the options."""
 

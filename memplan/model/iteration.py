@@ -82,6 +82,7 @@ class Updates(NamedTuple):
     wide_sums: gradients of several batches are summed, and clipped, in float32; without masters rounded then.
     early: updates do not wait for the norm or the infinite gradients of all, see updates/early.py.
     bucket: the most bytes of small weights that are updated together, see updates/buckets.py; 0 for none.
+    block: the most bytes of a large weight that are updated at once, see updates/row_blocks.py; 0 for all.
     """
 
     optimizer: torch.optim.Optimizer
@@ -92,6 +93,7 @@ class Updates(NamedTuple):
     wide_sums: bool = False
     early: bool = False
     bucket: int = 0
+    block: int = 0
 
 
 class Iteration(NamedTuple):

@@ -24,8 +24,10 @@ from ..model.iteration import Inputs, Iteration, tensors_in
 from ..model.reading import Reading
 from ..planner.schedule.schedule import Schedule
 from ..program.program import Program
+from ..program.state_blocks import whole_by_block
 from ..runtime.codegen.codegen import generate, is_plain
 from ..runtime.run.arena import rooms_of
+from ..runtime.run.blocked_ownership import BlockedOwnership
 from ..runtime.run.captured_iteration import CapturedIteration, check_capturable
 from ..runtime.run.changes import Changes, changed_by_others, changed_residents
 from ..runtime.run.cycle import Cycle, Terms
@@ -152,6 +154,8 @@ class PlannedStep:
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
         self._moving = [False] * len(program.residents)
+        blocks = whole_by_block(program)
+        self._rows = {n: blocks[v].blocks[v] for n, v in enumerate(program.residents) if v in blocks}
         # Whether each gradient is on its parameter's device already, where `.grad` must be.
         self._gradients_stay = all(
             program.values[value].device == program.values[program.parameters[name]].device
@@ -194,7 +198,9 @@ class PlannedStep:
         )
         self.source, self._run = self.cycle.sources[0], self.cycle.run_iteration
         moved = self._owners.of(self.cycle.moved)
-        if shards is None:
+        if shards is None and blocks:
+            self._ownership = BlockedOwnership(program, moved, self.cycle)
+        elif shards is None:
             self._ownership = Ownership(program, moved, self.cycle)
         else:
             self._ownership = SpreadOwnership(program, moved, self.cycle, shards)
@@ -209,6 +215,7 @@ class PlannedStep:
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
         self._moving = [program.values[value].storage in self._moved for value in program.residents]
+        self._rows = {place: rows for place, rows in self._rows.items() if not self._moving[place]}
         # A schedule with transfers may leave a gradient in host memory.
         self._gradients_stay = False
 
@@ -392,6 +399,9 @@ class PlannedStep:
         residents = self.device.adopted(residents)
         if self.cycle is not None:
             self._ownership.take()
+        if self._rows:  # now: a view of a tensor that is taken would keep its memory
+            rows = self._rows
+            residents = [each[rows[place]] if place in rows else each for place, each in enumerate(residents)]
         if self._stopwatch is not None:
             self._stopwatch.lap()
         return residents

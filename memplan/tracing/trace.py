@@ -37,6 +37,7 @@ from ..updates.catalogue import rules
 from ..updates.masters import in_float32
 from ..updates.norm_sums import norm_sums
 from ..updates.order import check_order, check_overlaps
+from ..updates.row_blocks import with_row_blocks
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
 from .gradient_sums import with_sums_in_place
@@ -195,7 +196,7 @@ def _trace(
 
 def _with_updates(program: Program, iteration: Iteration) -> Program:
     assert iteration.updates is not None
-    optimizer, when, clipping, masters, ema, wide, early, bucket = iteration.updates
+    optimizer, when, clipping, masters, ema, wide, early, bucket, block = iteration.updates
     found, weight = rules(iteration.module, optimizer), iteration.module.get_parameter
     mixed = {} if iteration.scattered is None else iteration.scattered.precision
     found = {
@@ -211,7 +212,8 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
     if iteration.scattered is not None:
         program = with_spread_gradients(program, iteration.scattered)
     sums = iteration.accumulate > 1
-    if sums and (clip or when == "after" or iteration.processes is not None):
+    # Blocks of a weight are updated by a sum that is whole.
+    if sums and (clip or when == "after" or iteration.processes is not None or block):
         if iteration.processes is not None:
             check_summed(program, found)
         program, sums = with_sums(program, found), False
@@ -229,6 +231,7 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
         divides=divides,
         waits=not early,
     )
+    program = with_row_blocks(program, block) if block else program
     return with_buckets(program, bucket) if bucket else program
 
 

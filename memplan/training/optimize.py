@@ -166,6 +166,7 @@ def executor_of(module: Any, inputs: Any, options: Options) -> Executor:
             wide_sums=options.accumulate_dtype is not None,
             early=options.early_updates,
             bucket=options.bucket_size or 0,
+            block=options.block_size or 0,
         )
     iteration = Iteration(
         module=module,

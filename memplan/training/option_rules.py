@@ -21,6 +21,7 @@ _OF_TRAINING = (
         "gradient_accumulation_steps",
         "early_updates",
         "bucket_size",
+        "block_size",
         "rollback_on_error",
         "cuda_graph",
         "states",
@@ -59,8 +60,9 @@ def validate_options(
     _validate_updates(options, planned=planned)
     if options.early_updates:
         _validate_early(options, processes, planned=planned)
-    if options.bucket_size is not None:
-        _validate_buckets(options, processes, planned=planned)
+    for name in ("bucket_size", "block_size"):
+        if getattr(options, name) is not None:
+            _validate_sizes(options, processes, name, planned=planned)
     if not sharded:  # sharded.py has another way out
         check_weights(module, options.weights)
     if options.master_weights:
@@ -155,19 +157,21 @@ def _validate_early(options: Options, processes: Processes | None, *, planned: b
         refuse("and cuda_graph=True are not planned together: leave one out")
 
 
-def _validate_buckets(options: Options, processes: Processes | None, *, planned: bool) -> None:
+def _validate_sizes(options: Options, processes: Processes | None, given: str, *, planned: bool) -> None:
+    """Raise InputError for what does not go with buckets or row blocks. given: the option of these."""
     if not planned:
         kind = "your loop" if options.optimizer is None else type(options.optimizer).__name__
-        raise InputError(f"bucket_size= needs planned updates, and {kind} steps after the plan: leave it out")
+        raise InputError(f"{given}= needs planned updates, and {kind} steps after the plan: leave it out")
     unsupported = {
         "early_updates=True": options.early_updates,
         "rollback_on_error=True": options.rollback_on_error,
-        "gradient_accumulation_steps": options.gradient_accumulation_steps > 1,
+        "gradient_accumulation_steps": given == "bucket_size" and options.gradient_accumulation_steps > 1,
         "cuda_graph=True": options.cuda_graph,
+        "compile=True": given == "block_size" and options.compile,
         "DistributedDataParallel": processes is not None,
     }
-    if name := next((name for name, given in unsupported.items() if given), None):
-        raise InputError(f"bucket_size= and {name} are not planned together: leave bucket_size= out")
+    if name := next((name for name, is_given in unsupported.items() if is_given), None):
+        raise InputError(f"{given}= and {name} are not planned together: leave {given}= out")
 
 
 def _validate_split(options: Options, processes: Processes | None, *, sharded: bool) -> None:

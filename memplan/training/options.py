@@ -258,6 +258,15 @@ class Options(TrainerOptions):
         ),
         default=None,
     )
+    block_size: int | None = option(
+        converter=converters.read_size,
+        text=(
+            "Most bytes of a weight, like '64MB', that planned updates update at once: larger ones by blocks "
+            "of rows. Each block of a state is offloaded and prefetched by itself, so that the states of an "
+            "embedding are never on the device together. None updates each weight at once."
+        ),
+        default=None,
+    )
     master_weights: bool = option(
         converter=converters.read_switch,
         text=(

@@ -39,7 +39,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             *("update", "master_weights", "accumulate_dtype", "ema"),
-            *("rollback_on_error", "compile", "cuda_graph"),
+            *("block_size", "rollback_on_error", "compile", "cuda_graph"),
         ),
         _OWN_LOOP,
     ),

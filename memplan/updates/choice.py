@@ -29,6 +29,7 @@ class OptimizerChoice:
     clip_norm: of all gradients; None without clipping.
     early_updates: whether updates do not wait for the norm of all, see early.py.
     bucket_size: the most bytes of small weights that are updated together; None updates each alone.
+    block_size: the most bytes of a large weight that are updated at once; None updates each whole.
     fused: by PyTorch's fused kernels, if it has some and they take the parameters: several times as fast,
     with other bits.
     The rest are the optimizer's own; None is its default.
@@ -46,6 +47,7 @@ class OptimizerChoice:
     clip_norm: float | None = None
     early_updates: bool | None = None
     bucket_size: int | None = None
+    block_size: int | None = None
     fused: bool = True
 
     def __post_init__(self) -> None:
@@ -55,6 +57,8 @@ class OptimizerChoice:
             raise InputError(
                 f"--early-updates and --update {self.update} contradict each other: leave one out"
             )
+        if self.early_updates and self.block_size is not None:
+            raise InputError("--early-updates and --block-size are not planned together: leave one out")
 
     def load(self) -> None:
         """Import what the optimizer needs. Raises InputError for a package that is not installed."""
@@ -69,7 +73,7 @@ class OptimizerChoice:
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer. Raises InputError for a hyperparameter that it refuses or does not have."""
         # Choices of memplan, not arguments of the optimizer's class.
-        general = ("name", "update", "clip_norm", "early_updates", "bucket_size", "fused")
+        general = ("name", "update", "clip_norm", "early_updates", "bucket_size", "block_size", "fused")
         given = {k: v for k, v in asdict(self).items() if v is not None and k not in general}
         if (described := OPTIMIZERS.get(self.name)) is None:
             raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(OPTIMIZERS)}")
@@ -109,7 +113,7 @@ def choice_of(document: object) -> OptimizerChoice:
         row = dict(mapping(document, "it"))
         check_fields(row, ("name", "update"), tuple(field.name for field in fields(OptimizerChoice)[2:]))
         name, update, betas = row.pop("name"), row.pop("update"), row.pop("betas", None)
-        sizes = {field: int(row.pop(field)) for field in ("bucket_size",) if field in row}
+        sizes = {field: int(row.pop(field)) for field in ("bucket_size", "block_size") if field in row}
         # False: graphs without the entry were measured without fused kernels.
         switches = {"fused": bool(row.pop("fused", False))}
         given = (field for field in ("amsgrad", "nesterov", "early_updates") if field in row)
@@ -135,6 +139,7 @@ def updated(iteration: Iteration, choice: OptimizerChoice | None) -> Iteration:
         clipping=clipping,
         early=bool(choice.early_updates),
         bucket=choice.bucket_size or 0,
+        block=choice.block_size or 0,
     )
     return iteration._replace(updates=updates)
 

@@ -16,6 +16,7 @@ from ..graphs.errors import InputError, MismatchError
 from ..model.attached import named_buffers
 from ..model.iteration import Iteration
 from ..program.program import Operation, Program
+from ..program.state_blocks import state_and_rows
 from ..torch_support.reach import spelled
 from ..torch_support.torch_fakes import FakeTensor
 from ..torch_support.torch_tensors import memory_of
@@ -45,8 +46,9 @@ def check_overlaps(program: Program, iteration: Iteration) -> None:
     _check_constants(program, iteration)
     updates = [operation for operation in program.operations if updates_weights(operation)]
     changed = {x for one in program.operations if not updates_weights(one) for x in one.mutates}
-    averaged = {name for name, state in program.states if state == AVERAGE}
-    for name, state in program.states:
+    states = [(name, state_and_rows(state)[0]) for name, state in program.states]
+    averaged = {name for name, state in states if state == AVERAGE}
+    for name, state in states:
         if state == MASTER and program.values[program.parameters[name]].storage in changed:
             raise InputError(
                 f"master_weights=True: forward changes {name} in place, which the update would overwrite "

@@ -84,17 +84,34 @@ def in_bucket(*given: Any, each: str, **hyperparameters: Any) -> None:
         TOGETHER[each](*member, lr, step, **hyperparameters)
 
 
+def in_rows(
+    weight: Tensor, gradient: Tensor, *rest: Any, each: str, start: int, stop: int, **hyperparameters: Any
+) -> None:
+    """Update a block of a weight's rows.
+
+    rest: the block's own states, lr, step.
+    each: the name of the update function.
+    """
+    TOGETHER[each](weight[start:stop], gradient[start:stop], *rest, **hyperparameters)
+
+
 RULES: dict[str, Callable[..., None]] = {
     **{name: function.call for name, function in FUNCTIONS.items()},
     on_master.__name__: on_master,
     on_rounded.__name__: on_rounded,
     on_average.__name__: on_average,
     in_bucket.__name__: in_bucket,
+    in_rows.__name__: in_rows,
 }
 """Update functions that can be called by name within another update function."""
 
-TOGETHER = {name: rule for name, rule in RULES.items() if rule is not in_bucket} | {"if_finite": if_finite}
-"""Update functions of which several can run together, by name."""
+_OF_OTHERS = ("each", "start", "stop")
+"""Keywords of `in_bucket` and `in_rows` that are not those of the update function that they call."""
+
+TOGETHER = {name: rule for name, rule in RULES.items() if rule not in (in_bucket, in_rows)} | {
+    "if_finite": if_finite
+}
+"""Update functions of one whole weight, by name."""
 
 AT_ONCE = {name: function.together for name, function in FUNCTIONS.items() if function.together is not None}
 """Functions that update several weights by one kernel, by the name of the function for one."""
@@ -121,8 +138,9 @@ def is_fused(target: Any, keywords: Mapping[str, Any]) -> bool:
 
 def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
     """Count what an update costs, from the operations of PyTorch that it calls."""
-    if target is in_bucket:
-        return effort(TOGETHER[keywords["each"]], {k: v for k, v in keywords.items() if k != "each"})
+    if target in (in_bucket, in_rows):
+        own = {name: value for name, value in keywords.items() if name not in _OF_OTHERS}
+        return effort(TOGETHER[keywords["each"]], own)
     if "update" in keywords:  # `if_finite`, or an early update, which multiplies by `clip` only when repeated
         waits = target is if_finite
         left_out = {"update"} if waits else {"update", "clip"}

@@ -21,6 +21,7 @@ from ..graphs.errors import MemplanError, MismatchError
 from ..model.accumulated import OLD_SUM, SUM, Accumulated, accumulated, forget_sums, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
+from ..program.state_blocks import state_and_rows, whole_states
 from ..torch_support.torch_fakes import no_torch_function
 from ..torch_support.torch_optimizers import count_as_stepped
 from .averaged import AVERAGE
@@ -102,11 +103,14 @@ class OptimizerState:
         self._optimizer = iteration.updates.optimizer
         self._clipping = iteration.updates.clipping
         self._module = iteration.module
-        self._program, self._states = program, list(program.states)
+        self._program = program
+        keys = [(parameter, state_and_rows(name)[0]) for parameter, name in program.states]
+        self._states = list(dict.fromkeys(keys))
+        self._places = list(map(self._states.index, keys))
         weight = self._module.get_parameter
         self.own_masters = {key for key in program.states if is_own_master(weight(key[0]), key[1])}
         self._names: dict[str, list[str]] = {}
-        for parameter, state in program.states:
+        for parameter, state in self._states:
             if (parameter, state) not in self.own_masters:
                 self._names.setdefault(parameter, []).append(state)
         given = {id(each) for group in self._optimizer.param_groups for each in group["params"]}
@@ -124,9 +128,11 @@ class OptimizerState:
         self._numbers = Counts()
         self._ends = False
         self._are_weights = [key in self.own_masters for key in self._states]
+        whole = {key: each.form for key, each in whole_states(program).items()}
         # Those of a bucket are made each in its own memory.
         self._forms = {
-            state: program.values[value]._replace(offset=0) for state, value in program.states.items()
+            key: whole[key] if key in whole else program.values[program.states[key]]._replace(offset=0)
+            for key in self._states
         }
         self._planned_forms = [_FORM(self._forms[key]) for key in self._states]
         self._own_step: list[tuple[Any, ...]] = []
@@ -221,8 +227,9 @@ class OptimizerState:
     def begin(self, tensors: Mapping[str, Tensor]) -> tuple[list[Tensor], list[float]]:
         """Begin an iteration, after `check`, with the same tensors.
 
-        Returns the states, in the program's order, and the settings: which step it is, the norm to clip to,
-        whether the batch is the first of its update, each group's numbers.
+        Returns the states, in the program's order, for a block of rows the whole state; and the settings:
+        which step it is, the norm to clip to, whether the batch is the first of its update, each group's
+        numbers.
 
         Without counts (SGD) the step is 1 if the states were not there, 2 if they were. Raises MismatchError
         if the states are others than the plan's.
@@ -265,6 +272,7 @@ class OptimizerState:
         if len(made) > 1 or len(counts) > 1:
             raise _uneven(tensors.values())
         most = inf if self._clipping is None else self._clipping.max_norm
+        states = [states[place] for place in self._places]
         return states, [1 + max(counts), most, float(self._begun is None), *numbers]
 
     def _is_complete(
@@ -345,9 +353,11 @@ class OptimizerState:
         return all(state in rows[parameter] for parameter, names in self._names.items() for state in names)
 
     def tensor(self, parameter: str, state: str) -> Tensor:
-        """Return a state as plans have it: of one that is spread over ranks, this rank's share."""
+        """Return a state as plans have it: of one that is spread over ranks, this rank's share; of a block
+        of rows the whole state.
+        """
         weight = self._module.get_parameter(parameter)
-        found = self._optimizer.state[weight]
+        found, (state, _rows) = self._optimizer.state[weight], state_and_rows(state)
         return weight if is_own_master(weight, state) else planned_local(found[state])
 
     def _accumulated(self) -> Accumulated | None:

@@ -7,7 +7,7 @@ of it is copied; a save of all of a model takes no memory in addition to the fil
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -28,16 +28,15 @@ from .offloaded import hold_of, readers
 def at_home_value(tensor: Tensor) -> Tensor:
     """Return the tensor's values where they are: itself, detached, or the offloaded values in host memory.
 
-    They may be read, and not after the next iteration. Raises MemplanError if they are lost or the disk can't
-    be read.
+    Of a tensor in blocks of rows they are a copy of all blocks. They may be read, and not after the next
+    iteration. Raises MemplanError if they are lost or the disk can't be read.
     """
     hold = hold_of(tensor)
     if hold is None:
         return tensor.detach()
-    copy = min(hold.copies(), key=_order)
-    if isinstance(copy, File):
-        return value(_mapped(copy), hold.form)
-    return _view(copy, hold.form)
+    if hold.blocks is None:
+        return _read(hold.copies(), hold.form)
+    return torch.cat([_read(block.copies, block.form).cpu() for block in hold.blocks()])
 
 
 def replace_at_home(tensor: Tensor, values: Tensor) -> None:
@@ -57,14 +56,22 @@ def replace_at_home(tensor: Tensor, values: Tensor) -> None:
     if hold.fill is not None:
         refill(tensor, partial(filled_with, values, hold.form))
         return
-    for copy in hold.copies():
+    if hold.blocks is not None:
+        for block in hold.blocks():
+            _replace(block.copies, block.form, values[block.rows])
+        return
+    _replace(hold.copies(), hold.form, values)
+
+
+def _replace(copies: Sequence[Any], form: Value, values: Tensor) -> None:
+    for copy in copies:
         if isinstance(copy, File):
             # The whole storage: the tensor may be a part of it.
             bytes_ = loaded(copy)
-            value(bytes_, hold.form).copy_(values)
+            value(bytes_, form).copy_(values)
             copy.write(bytes_[: copy.size])
         else:
-            _view(copy, hold.form).copy_(values)
+            _view(copy, form).copy_(values)
 
 
 @contextmanager
@@ -90,6 +97,13 @@ def at_home() -> Generator[None]:
     for tensor, made, version in given:
         if version_of(made) != version:  # each write in place adds to it
             replace_at_home(tensor, made)
+
+
+def _read(copies: Sequence[Any], form: Value) -> Tensor:
+    copy = min(copies, key=_order)
+    if isinstance(copy, File):
+        return value(_mapped(copy), form)
+    return _view(copy, form)
 
 
 def _view(copy: Tensor | HostBuffer, form: Value) -> Tensor:

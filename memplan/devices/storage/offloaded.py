@@ -41,10 +41,12 @@ class Hold(NamedTuple):
     form: of the tensor as it was.
     kind: its class.
     bring_back: calls `restore`, or raises MemplanError.
-    copies: of its whole storage, in whichever memory, or raises MemplanError too; see host_access.py.
+    copies: of its whole storage, in whichever memory, or of all its blocks; or raises MemplanError too; see
+        host_access.py.
     lost: nothing is to be brought back, but another value may replace it.
     fill: makes the values if there are none yet, see lazy_init.py.
     release: lets go of the copies, which another step has taken over; None if that can't be.
+    blocks: returns its blocks of rows, in order, if each has copies of its own; None if it has none.
     """
 
     form: Value
@@ -54,6 +56,19 @@ class Hold(NamedTuple):
     lost: bool = False
     fill: Fill | None = None
     release: Callable[[], None] | None = None
+    blocks: Callable[[], Sequence[HeldBlock]] | None = None
+
+
+class HeldBlock(NamedTuple):
+    """A block of rows of an offloaded tensor.
+
+    form: of the block, which begins its storage.
+    copies: of that storage, in whichever memory.
+    """
+
+    rows: slice
+    form: Value
+    copies: Sequence[Any]
 
 
 class Offloaded:
@@ -155,7 +170,10 @@ def give_up(tensor: Tensor, form: Value, refuse: Callable[[], NoReturn]) -> None
     if not isinstance(tensor, Offloaded):
         offload_value(tensor, form, refuse, refuse)
     hold: Hold = attributes_of(tensor)[HOLD]
-    hold_anew(tensor, hold._replace(bring_back=refuse, copies=refuse, lost=True, fill=None, release=None))
+    hold_anew(
+        tensor,
+        hold._replace(bring_back=refuse, copies=refuse, lost=True, fill=None, release=None, blocks=None),
+    )
 
 
 def hold_of(tensor: Tensor) -> Hold | None:

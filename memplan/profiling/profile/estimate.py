@@ -37,7 +37,7 @@ from ...tracing.trace import trace
 from ...updates.choice import OptimizerChoice, updated
 from ...updates.early import updates_early, with_undo
 from ...updates.optimizers.adamw import ADAMW, ADAMW_FUSED
-from ...updates.rules import AT_ONCE, effort, in_bucket, innermost, members
+from ...updates.rules import AT_ONCE, effort, in_bucket, in_rows, innermost, members
 from ...updates.updates import updates_weights
 from .efficiency import efficiencies
 from .fake_build import fake_build
@@ -308,6 +308,8 @@ def _update(program: Program, call: Call) -> Demand:
     # Update functions read weight, gradient, then states.
     _weight, gradient, *_states = values_read(call)
     like, update = _layout(program, gradient), innermost(call.target, call.keywords)
+    if call.target is in_rows:
+        like = like[call.keywords["start"] : call.keywords["stop"]]
     size, work = distinct_bytes(like), Work(update.flops(like.shape, call.keywords), 0, "bfloat16", "product")
     passes, temporaries = effort(call.target, call.keywords)
     workspace = Workspace(temporaries * size, temporaries * size)

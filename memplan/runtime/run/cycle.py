@@ -36,6 +36,7 @@ from ...planner.simulator.clock import Queue
 from ...planner.simulator.simulate import simulate
 from ...program.graph import Cost, graph_of
 from ...program.program import Program
+from ...program.state_blocks import whole_states
 from ...torch_support.unsupported import warn_user
 from ...updates.clipping import clip_over_ranks
 from ..codegen.copies import LETTERS, Place, variable
@@ -96,7 +97,8 @@ class Cycle:
     """Iterations of a schedule with transfers, each of which starts with what the one before left.
 
     sources: the code of each iteration that differs.
-    moved: the persistent storages that the schedule moves.
+    moved: the persistent storages that the schedule moves, and the other blocks of rows of states of which
+        it moves one.
     held: every copy of these, by the name of its variable: between iterations those of `places`. The code of
         an iteration notes here at once which copies it makes and deletes, so that none is known to it alone.
     lost: storages that a failure has left in between.
@@ -140,7 +142,7 @@ class Cycle:
                     raise journal.shortage(figures.host_peak, capacity) from None
         self.program, self.graph, self.schedule = program, graph, schedule
         self.device = device or device_of(program.device)
-        self.places = _places(graph, schedule)
+        self.places = _places(graph, schedule, program)
         self._homes: dict[int, list[int]] = {}
         for memory, storage in self.places:
             self._homes.setdefault(storage, []).append(memory)
@@ -255,13 +257,9 @@ class Cycle:
         Returns False, and takes nothing, if they are not in the memories in which an iteration starts with
         it.
         """
-        by_memory: dict[int, Tensor | HostBuffer] = {
-            Memory.HOST if isinstance(copy, HostBuffer) else Memory.DEVICE: copy
-            for copy in copies
-            if not isinstance(copy, File)
-        }
-        if len(by_memory) < len(copies) or set(self._homes[storage]) != by_memory.keys():
+        if not self.adopts(storage, copies):
             return False
+        by_memory = _by_memory(copies)
         self.settle()
         for copy in copies:
             if isinstance(copy, HostBuffer):
@@ -271,6 +269,11 @@ class Cycle:
             by_memory[Memory.DEVICE] = self._on_device(storage, there)
         self._placed_at(storage, by_memory.__getitem__)
         return True
+
+    def adopts(self, storage: int, copies: Sequence[Tensor | HostBuffer | File]) -> bool:
+        """Tell whether `adopt` would take these copies over."""
+        by_memory = _by_memory(copies)
+        return len(by_memory) == len(copies) and set(self._homes[storage]) == by_memory.keys()
 
     def get(self, storage: int) -> Tensor:
         """Return the bytes of a moved storage, on the device."""
@@ -552,6 +555,15 @@ class Cycle:
         return made
 
 
+def _by_memory(copies: Sequence[Tensor | HostBuffer | File]) -> dict[int, Tensor | HostBuffer]:
+    """Return the copies by memory, without those on the disk."""
+    return {
+        Memory.HOST if isinstance(copy, HostBuffer) else Memory.DEVICE: copy
+        for copy in copies
+        if not isinstance(copy, File)
+    }
+
+
 def _check_memories(schedule: Schedule, machine: Machine) -> None:
     """Raise MemplanError if a schedule uses a memory that the runtime does not have."""
     if schedule.memories > len(LETTERS):
@@ -562,11 +574,16 @@ def _check_memories(schedule: Schedule, machine: Machine) -> None:
         )
 
 
-def _places(graph: Graph, schedule: Schedule) -> Sequence[Place]:
+def _places(graph: Graph, schedule: Schedule, program: Program) -> Sequence[Place]:
     """Return the memories of the persistent storages that the schedule moves, at the start of an
     iteration.
+
+    Blocks of one state are all among them or none: the user has one tensor.
     """
     initial = schedule.initial
     transfers = (schedule.targets[schedule.verbs != Verb.COMPUTE]).tolist()
     moved = {x for x in transfers if graph.persistent[x]} | initial.named
+    for whole in whole_states(program).values():
+        blocks = {program.values[value].storage for value in whole.blocks}
+        moved |= set() if moved.isdisjoint(blocks) else blocks
     return [(memory, x) for x in sorted(moved) for memory in initial.memories(x)]

@@ -17,6 +17,7 @@ from torch import Tensor
 from ...devices.storage.offloaded import Offloaded
 from ...graphs.errors import MismatchError
 from ...program.program import Program
+from ...program.state_blocks import state_and_rows
 from ...torch_support.torch_fakes import no_torch_function
 
 _ADDRESS = Tensor.data_ptr
@@ -46,11 +47,19 @@ class Overlaps:
         named = [*lasting, *((name, value) for name, value in program.inputs.items())]
         named += [("a tensor in an attribute", value) for value in program.constants]
         first, end = len(lasting), len(lasting) + len(program.inputs)
-        places = [place for place, (name, _value) in enumerate(named) if name not in own]
+        # The first block of rows stands for its state, of which the tensor is one.
+        places = [
+            place
+            for place, (name, _value) in enumerate(named)
+            if name not in own and (isinstance(name, str) or _begins(name[1]))
+        ]
         self._places = [place for place in places if not first <= place < end]
         self._inputs = dict(zip(program.inputs, range(first, end), strict=True))
         held = [named[place] for place in self._places]
-        self._names = [name if isinstance(name, str) else f"{name[1]} of {name[0]}" for name, _value in held]
+        self._names = [
+            name if isinstance(name, str) else f"{state_and_rows(name[1])[0]} of {name[0]}"
+            for name, _value in held
+        ]
         values = [program.values[value] for _name, value in held]
         self._changed = {place for place, value in enumerate(values) if value.storage in changed}
         starts = (value.offset * value.dtype.itemsize for value in values)
@@ -110,6 +119,12 @@ class Overlaps:
                 f"input {name} shares memory with {self._firsts[place][1]}, which the iteration changes: "
                 "give its clone()"
             )
+
+
+def _begins(state: str) -> bool:
+    """Tell whether a program's state is a whole one, or its first block of rows."""
+    _name, rows = state_and_rows(state)
+    return rows is None or rows.start == 0
 
 
 def _groups(extents: Sequence[Extent], changed: Collection[int]) -> frozenset[Group]:

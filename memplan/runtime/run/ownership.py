@@ -157,7 +157,9 @@ class Ownership:
         """
         resident, tensor = only
         hold, form = hold_of(tensor), self._forms[resident]
-        if hold is None or hold.release is None or hold.form._replace(storage=storage) != form:
+        if hold is None or hold.release is None or hold.blocks is not None:
+            return False
+        if hold.form._replace(storage=storage) != form:
             return False
         if not self._cycle.adopt(storage, hold.copies()):
             return False
@@ -200,14 +202,18 @@ class Ownership:
         try:
             return self._cycle.get(storage)
         except (torch.OutOfMemoryError, MemoryError) as error:
-            name = self._owners[self._residents[storage][0]][0]
-            raise MemplanError(
-                f"no memory on the device to bring {name} back: it stays where it is; step.save(folder), and "
-                "what is saved within `with step.at_home():`, need none"
-            ) from error
+            raise no_memory_for(self._owners[self._residents[storage][0]][0]) from error
 
     def _check(self, resident: int, tensor: Tensor) -> None:
         name, form = self._owners[resident][0], self._forms[resident]
         found = form_of(tensor, form)._replace(offset=int(tensor.storage_offset()))
         if found != form:
             raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
+
+
+def no_memory_for(name: str) -> MemplanError:
+    """Return the error of a tensor that the device has no memory for."""
+    return MemplanError(
+        f"no memory on the device to bring {name} back: it stays where it is; step.save(folder), and "
+        "what is saved within `with step.at_home():`, need none"
+    )

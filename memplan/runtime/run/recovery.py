@@ -27,9 +27,11 @@ from ...devices.storage.journal import Journal
 from ...devices.storage.offloaded import give_up
 from ...graphs.errors import NOT_PUT_BACK, MemplanError
 from ...program.program import Program
+from ...program.state_blocks import whole_by_block
 from ...updates.state import OptimizerState
 from ...updates.sums import sums_of
 from ...updates.updates import updates_weights
+from .blocked_ownership import BlockedOwnership
 from .cycle import LOST, LOST_AMONG_RANKS, Cycle
 from .owners import Owners
 from .ownership import Ownership
@@ -75,7 +77,7 @@ class Recovery:
         optimizer: OptimizerState | None,
         device: Device,
         journal: Journal,
-        moved: tuple[Cycle, Ownership | SpreadOwnership] | None,
+        moved: tuple[Cycle, Ownership | BlockedOwnership | SpreadOwnership] | None,
         others: Others | None = None,
     ) -> None:
         """Prepare the recovery. others: the processes that train with this one."""
@@ -174,8 +176,10 @@ class Recovery:
             self._others.leave(sys.exception())
         if self._cycle is not None:
             updated -= self._cycle.moved
+        wholes = {value: each.form for value, each in whole_by_block(self._program).items()}
         for value, (_name, owner) in self._owners.of(updated).items():
-            give_up(planned_local(owner()), self._program.values[value], self._refusal())
+            form = wholes.get(value, self._program.values[value])
+            give_up(planned_local(owner()), form, self._refusal())
 
     def _refusal(self) -> Callable[[], NoReturn]:
         return partial(_refuse, self._lost_line())

@@ -265,7 +265,8 @@ def _on_device(state: Any) -> int:
     hold = hold_of(state)
     if hold is None:
         return state.nbytes
-    return hold.form.end if any(isinstance(each, Tensor) for each in hold.copies()) else 0
+    parts = [(x.form, x.copies) for x in hold.blocks()] if hold.blocks else [(hold.form, hold.copies())]
+    return sum(form.end for form, copies in parts if any(isinstance(each, Tensor) for each in copies))
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -219,6 +219,7 @@ def validate_together(options: Options, word: str, *, planned: bool) -> None:
         "rollback_on_error": options.rollback_on_error,
         "early_updates": options.early_updates,
         "bucket_size": options.bucket_size is not None,
+        "block_size": options.block_size is not None,
         "verify=True": options.verify is True,
     }
     for name, given in unsupported.items():

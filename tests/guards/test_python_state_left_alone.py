@@ -358,7 +358,7 @@ def test_handlers_that_a_trainer_replaced_lead_nowhere():
     def handler(_number, _frame):
         elsewhere.clear()
 
-    module = nn.Linear(2, 2)
+    module: Any = nn.Linear(2, 2)
     module.trainer = {"original": {signal.SIGTERM: handler, signal.SIGINT: signal.SIG_DFL}}
     found = [thing for _path, thing in reachable({"module": module}, parts_with_code)]
     assert not any(thing is elsewhere or thing is handler for thing in found)
@@ -368,10 +368,11 @@ def test_handlers_that_a_trainer_replaced_lead_nowhere():
 
 def test_each_path_is_hashed_twice_at_most_however_deep_it_is():
     """What is below an optimizer is known from what is right above."""
-    depth, held = 40, [[0]]
+    depth = 40
+    held: Any = [[0]]
     for _ in range(depth):
         held = [{_Costly(): held}]
-    module = nn.Linear(2, 2)
+    module: Any = nn.Linear(2, 2)
     module.optimizer, module.held = torch.optim.SGD(module.parameters(), 0.1), held
     iteration = Iteration(module, (torch.randn(2, 2),))
     _Costly.hashed = 0

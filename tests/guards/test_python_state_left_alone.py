@@ -359,10 +359,11 @@ def test_handlers_that_a_trainer_replaced_lead_nowhere():
         elsewhere.clear()
 
     module: Any = nn.Linear(2, 2)
-    module.trainer = {"original": {signal.SIGTERM: handler, signal.SIGINT: signal.SIG_DFL}}
+    handlers: dict[Any, Any] = {signal.SIGTERM: handler, signal.SIGINT: signal.SIG_DFL}
+    module.trainer = {"original": handlers}
     found = [thing for _path, thing in reachable({"module": module}, parts_with_code)]
     assert not any(thing is elsewhere or thing is handler for thing in found)
-    module.trainer["original"]["called by forward"] = handler
+    handlers["called by forward"] = handler
     assert any(thing is elsewhere for _path, thing in reachable({"module": module}, parts_with_code))
 
 

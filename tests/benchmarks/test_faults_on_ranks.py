@@ -16,6 +16,8 @@ from faulting.on_ranks import BUDGETS, DDP, FSDP, run_on_ranks
 from faulting.rank_kinds import RANK_KINDS
 from faulting.run import SHORT, WRONG
 
+pytestmark = pytest.mark.scripts  # two processes each
+
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[str]:
@@ -30,7 +32,6 @@ def test_ranks_agree_on_a_plan_for_the_one_with_less_host_memory(folder: str) ->
     assert not row.outcome.startswith(WRONG), row
 
 
-@pytest.mark.scripts
 def test_a_rank_with_a_plan_of_its_own_repeats_an_iteration_without_memory(folder: str) -> None:
     """Before the first average: the others wait for it, and do not plan."""
     kind = RANK_KINDS["the first operation on a rank finds no memory"]
@@ -38,7 +39,6 @@ def test_a_rank_with_a_plan_of_its_own_repeats_an_iteration_without_memory(folde
     assert row.outcome == "goes on, replans", row
 
 
-@pytest.mark.scripts
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("way", list(BUDGETS))

@@ -27,6 +27,7 @@ from memplan.graphs.errors import MemplanError
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
 from memplan.planner.simulator.simulate import simulate
+from memplan.profiling.compare.peaks import generator_bytes
 from memplan.runtime.run.recovery import Recovery
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
@@ -55,7 +56,8 @@ COUNT = 4
 """Bytes of AdamW's count of steps, which each parameter has outside of plans."""
 
 MESSAGES = 2**10
-"""Bytes of what ranks tell each other of a refused batch: on the CPU they are in the device's memory too."""
+"""Bytes of what ranks tell each other of a refused batch: on the CPU they are in the device's memory too, as
+is the state of a generator that a draw keeps."""
 
 TIMEOUT, PATIENCE, LIMIT = 60.0, 30.0, 120.0
 """Seconds that collectives wait, in which ranks must end after a fault that ends them, and in which they plan
@@ -276,8 +278,8 @@ class Run:
             return Ending(0, "", 0.0, trial.said, [], [f"{refusal}"])
         try:
             peak = live_peak(partial(self._until, self._counted())).peak_bytes + trial.held()
-            messages = MESSAGES * len(self.refused)
-            if peak > trial.limit + trial.on_cpu() + messages:
+            outside = MESSAGES * len(self.refused) + generator_bytes(trial.step.plans[0].program)
+            if peak > trial.limit + trial.on_cpu() + outside:
                 self.wrong.append(f"{peak:,} bytes, the budget is {trial.limit:,}")
             self._until(self.iterations)
         except BaseException as raised:

@@ -23,7 +23,7 @@ from memplan.torch_support.torch_operators import SOFTMAXES
 
 aten: Any = torch.ops.aten
 CROSS_ENTROPY = {*SOFTMAXES, aten.nll_loss_forward, aten.nll_loss_backward}
-"""What such programs compute in a kernel with the casts of the logits; memplan compiles none of it."""
+"""Operators that such programs compute in one kernel with the casts of the logits. memplan compiles none."""
 
 
 def with_kernels(graph: Graph, program: Any, gpu: Any) -> Graph:

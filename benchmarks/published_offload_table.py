@@ -18,7 +18,7 @@ MEMORY_FACTOR, TIME_FACTOR, DIFFERENT = 1.1, 1.4, 1.1
 
 
 HALVES = {"judge": (1, 2), "judge, round 1": (1,), "judge, round 2": (2,), "fit": (1, 2)}
-"""What the page has figures of: the half of a row, and the rounds of judging."""
+"""Headings of the page's figures -> the rounds of judging that count."""
 
 
 class Compared(NamedTuple):

@@ -70,7 +70,7 @@ def estimated(preset: Preset, file: str, arguments: dict[str, Any], size: int) -
 
 
 class Planner(NamedTuple):
-    """What plans are made with. seconds: of each search."""
+    """Searches for plans. seconds: of each."""
 
     allow: tuple[Technique, ...] | None
     seconds: float

@@ -68,7 +68,7 @@ WORDS = {May.GO_ON: "goes on", May.REPLAN: "goes on, replans", May.END: "ends", 
 
 
 class Ending(NamedTuple):
-    """What one rank has to say.
+    """The end of one rank's training.
 
     turns: iterations that it trained. error: "" if there was none. seconds: from the fault on.
     faults: what is wrong. refused: lines of calls after which it went on.

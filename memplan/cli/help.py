@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import click
 
+from .optimizer_options import OPTIMIZER_KEYS
+
 FIRST = {
     "bench": ("corpus", "solvers", "budgets", "time-limit", "output"),
     "compare": ("budget", "solvers", "time-limit"),
@@ -30,10 +32,7 @@ GROUPS = {
     "Model and training loop": (
         *("dtype", "quantize", "autocast", "attention", "accumulate", "global-batch", "train-config"),
     ),
-    "Optimizer": (
-        *("optimizer", "update", "fused", "lr", "weight-decay", "betas", "eps", "amsgrad", "clip-norm"),
-        *("early-updates", "bucket-size", "momentum", "nesterov"),
-    ),
+    "Optimizer": tuple(key.replace("_", "-") for key in OPTIMIZER_KEYS),
     "Several GPUs": ("ranks", "link", "replicas", "replica-link", "node-ranks", "offload-shares"),
     "Output": (
         *("output", "html", "plots", "log", "certificate", "trace", "csv", "svg", "dot", "dry-run"),

@@ -336,7 +336,10 @@ def _own_loss(output: Any) -> Any:
     first = output[0] if isinstance(output, tuple | list) and output else output  # (loss, logits, …)
     if isinstance(first, Tensor) and first.numel() == 1:
         return first
-    raise InputError(f"the module returns {_what(output)} without a loss: pass a loss_fn(output, …)")
+    raise InputError(
+        f"the module returns {_what(output)} without a loss: pass a loss_fn(output, …), which build() of a "
+        "model file returns after the inputs"
+    )
 
 
 def _what(thing: Any) -> str:

@@ -262,8 +262,8 @@ class Options(TrainerOptions):
         converter=converters.read_size,
         text=(
             "Most bytes of a weight, like '64MB', that planned updates update at once: larger ones by blocks "
-            "of rows. Each block of a state is offloaded and prefetched by itself, so that the states of an "
-            "embedding are never on the device together. None updates each weight at once."
+            "of rows. Each block of a state is offloaded and prefetched by itself, so the states of an "
+            "embedding need not be on the device together. None updates each weight at once."
         ),
         default=None,
     )

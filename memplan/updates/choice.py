@@ -57,8 +57,9 @@ class OptimizerChoice:
             raise InputError(
                 f"--early-updates and --update {self.update} contradict each other: leave one out"
             )
-        if self.early_updates and self.block_size is not None:
-            raise InputError("--early-updates and --block-size are not planned together: leave one out")
+        for option, size in (("--bucket-size", self.bucket_size), ("--block-size", self.block_size)):
+            if self.early_updates and size is not None:
+                raise InputError(f"--early-updates and {option} are not planned together: leave one out")
 
     def load(self) -> None:
         """Import what the optimizer needs. Raises InputError for a package that is not installed."""
@@ -116,8 +117,8 @@ def choice_of(document: object) -> OptimizerChoice:
         sizes = {field: int(row.pop(field)) for field in ("bucket_size", "block_size") if field in row}
         # False: graphs without the entry were measured without fused kernels.
         switches = {"fused": bool(row.pop("fused", False))}
-        given = (field for field in ("amsgrad", "nesterov", "early_updates") if field in row)
-        switches |= {field: bool(row.pop(field)) for field in [*given]}
+        others = ("amsgrad", "nesterov", "early_updates")
+        switches |= {field: bool(row.pop(field)) for field in others if field in row}
         if name not in OPTIMIZERS or update not in ("in-backward", "after"):
             raise ValueError(f"no optimizer {name!r} that updates {update!r}")
         pair = None if betas is None else (float(betas[0]), float(betas[1]))

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from memplan.cli.help import FIRST, GROUPS, PlanCommand, long_name, option_groups
 from memplan.cli.main import COMMANDS, main
 from memplan.cli.main import GROUPS as COMMAND_GROUPS
+from memplan.cli.optimizer_options import OPTIMIZER_KEYS
 
 
 def command_of(name: str) -> click.Command:
@@ -39,6 +40,11 @@ def test_names_in_the_tables_are_options() -> None:
     assert {*listed} <= options
     for name, first in FIRST.items():
         assert {*first} <= {long_name(one) for one in command_of(name).params}
+
+
+def test_all_options_of_optimizers_are_in_their_group() -> None:
+    given = {long_name(one) for one in command_of("profile").params if one.name in OPTIMIZER_KEYS}
+    assert given == {*GROUPS["Optimizer"]}
 
 
 def test_commands_are_in_groups() -> None:

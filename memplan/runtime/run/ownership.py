@@ -215,5 +215,5 @@ def no_memory_for(name: str) -> MemplanError:
     """Return the error of a tensor that the device has no memory for."""
     return MemplanError(
         f"no memory on the device to bring {name} back: it stays where it is; step.save(folder), and "
-        "what is saved within `with step.at_home():`, need none"
+        "what is saved within `with step.state_on_cpu():`, need none"
     )

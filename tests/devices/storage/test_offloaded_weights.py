@@ -7,6 +7,7 @@ import copy
 import gc
 import io
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from memplan.runtime.run.cycle import Terms
 from memplan.steps.execute import PlannedStep
 from memplan.torch_support.torch_tensors import attributes_of
 from memplan.tracing.trace import trace
+from memplan.training.step.step import Step
 from not_none import not_none
 from torch import nn
 from torch.utils import dlpack
@@ -234,8 +236,11 @@ def test_no_memory_to_bring_one_back(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(step.cycle, "_fetched", full)
-    with pytest.raises(MemplanError, match=r"no memory on the device to bring .* back"):
+    with pytest.raises(MemplanError, match=r"no memory on the device to bring .* back") as raised:
         iteration.module.state_dict()
+    named = re.findall(r"\bstep\.(\w+)\(", str(raised.value))
+    assert named == ["save", "state_on_cpu"]
+    assert all(hasattr(Step, name) for name in named)
     monkeypatch.setattr(step.cycle, "_fetched", fetched)
     for name, tensor in iteration.module.state_dict().items():
         assert torch.equal(tensor, expected[name])

@@ -120,8 +120,8 @@ def write_model(name: str, folder: Path) -> Path:
 def run(path: str, gpu: str) -> None:
     """Run the first stage and print its seconds and rows as JSON."""
     import torch
+    from memplan.graphs.collector import collector_seldom
     from memplan.sizing.request import SizeRequest
-    from memplan.torch_support.collector import collector_seldom
 
     torch.set_num_threads(1)
     begin, reports, first = process_time(), list[str](), 0.0

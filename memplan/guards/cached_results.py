@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor, nn
 
-from ..torch_support.collector import frozen_seen
+from ..graphs.collector import frozen_seen
 from ..torch_support.raw import own_attributes
 from ..torch_support.reach import is_of_user_class
 from ..torch_support.torch_fakes import FakeTensor

@@ -189,7 +189,7 @@ def size(
         >>> answer.batch                                                    # doctest: +SKIP
         16
     """
-    from ..torch_support.collector import collector_seldom
+    from ..graphs.collector import collector_seldom
 
     _check_words("update", update, ("in-backward", "after"))
     _check_words("quantize", quantize, QUANTIZED)

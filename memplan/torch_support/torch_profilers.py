@@ -18,7 +18,7 @@ from torch._C._profiler import (
     _ExperimentalConfig,
 )
 
-from .collector import frozen_seen
+from ..graphs.collector import frozen_seen
 
 
 def profiler_is_on() -> bool:

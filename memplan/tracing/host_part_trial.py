@@ -12,9 +12,9 @@ import torch
 
 from ..devices.absent_gpu.devices import is_absent_gpu
 from ..devices.calls.randomness import restore_generator, save_generator
+from ..graphs.collector import collect_youngest, collector_off
 from ..guards.python_state import PythonState
 from ..guards.reads.carried import Counter as StateCounter
-from ..torch_support.collector import collect_youngest, collector_off
 from ..torch_support.torch_fakes import FakeTensor
 from ..torch_support.unsupported import TraceError
 from .api_calls import VARIED, Question, filled

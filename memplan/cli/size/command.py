@@ -209,7 +209,7 @@ def size(
     plan size train.py --gpu rtx4090 --script-args "--max_length 2048"
     plan size config.json --gpu a100 --train-config ds_config.json
     """
-    from ...torch_support.collector import collector_seldom
+    from ...graphs.collector import collector_seldom
 
     network, loop = chosen_network(options), chosen_loop(options)
     request = SizeRequest(

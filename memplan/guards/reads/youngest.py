@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
-from ...torch_support.collector import youngest_kept
+from ...graphs.collector import youngest_kept
 
 _identity = object.__hash__
 """An object's identity as a number. `id` is an audit event, for which a trace listens: µs per object."""

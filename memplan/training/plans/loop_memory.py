@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 
 from ...devices.device.choice import device_of
 from ...devices.storage.offloaded import hold_of
+from ...graphs.collector import frozen_seen
 from ...graphs.errors import InputError
 from ...graphs.units import format_bytes
 from ...model.iteration import Iteration
@@ -36,7 +37,6 @@ from ...planner.device_memory import DeviceMemory
 from ...profiling.compare.peaks import RESIDENT, resident_bytes
 from ...program.program import Program
 from ...solvers.problem import InfeasibleError
-from ...torch_support.collector import frozen_seen
 from ...torch_support.torch_fakes import no_torch_function
 from ...torch_support.unsupported import warn_user
 from ...updates.optimizer_memory import Taken, counted, counted_of_kind

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...devices.measuring.live_bytes import check_profiler
+from ...graphs.collector import collector_off
 from ...graphs.machine import Memory
 from ...graphs.undisturbed import deep_calls
 from ...graphs.units import duration, format_bytes
@@ -27,7 +28,6 @@ from ...runtime.run.cycle import Terms
 from ...solvers.problem import InfeasibleError
 from ...steps.execute import PlannedStep
 from ...steps.part import PlannedPart
-from ...torch_support.collector import collector_off
 from ...torch_support.out_of_memory import planning
 from ...tracing.output_layouts import trace_real_layouts
 from ...updates.averages import averaged

@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from memplan.graphs.collector import collector_off, collector_seldom, frozen_seen, youngest_kept
 from memplan.guards.reads.youngest import Youngest
-from memplan.torch_support.collector import collector_off, collector_seldom, frozen_seen, youngest_kept
 from memplan.torch_support.reach import is_of_user, reachable
 from torch import nn
 

@@ -47,8 +47,9 @@ KINDS: dict[str, Callable[[int], Graph]] = {
 
 def measure(path: Path, percent: str, more: list[str]) -> str:
     """Of a row the cells behind its names. Seconds begin with the process, those of the log with solving."""
-    log, said = path.with_suffix(".csv"), path.with_suffix(".out")
-    command = [*PLAN, str(path), "--budget", f"{percent}%", "--json", "--log", str(log), *more]
+    log, said, schedule = (path.with_suffix(suffix) for suffix in (".csv", ".out", ".schedule.json"))
+    files = "--log", str(log), "-o", str(schedule)
+    command = [*PLAN, str(path), "--budget", f"{percent}%", "--json", *files, *more]
     with said.open("w") as output:
         begin = time()
         child = subprocess.Popen(command, stdout=output)

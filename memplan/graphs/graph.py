@@ -337,16 +337,17 @@ class Graph:
         return [(1 << max(1, count)) - 1 for count in self.producers.counts().tolist()]
 
     @cached_property
+    def contribution_numbers(self) -> NDArray[np.int64]:
+        """Return per entry of `operations.writes` how many operations before it write the same tensor."""
+        order = np.argsort(self.operations.writes.columns, kind="stable")
+        producers, numbers = self.producers, np.empty(len(order), np.int64)
+        numbers[order] = np.arange(len(order)) - producers.start[:-1].repeat(producers.counts())
+        return numbers
+
+    @cached_property
     def _default_contributions(self) -> list[list[tuple[int, int]]]:
-        seen = [0] * len(self.tensors)
-        table: list[list[tuple[int, int]]] = []
-        for written in self.operations.writes:
-            row: list[tuple[int, int]] = []
-            for tensor in written:
-                row.append((tensor, 1 << seen[tensor]))
-                seen[tensor] += 1
-            table.append(row)
-        return table
+        numbers = iter(self.contribution_numbers.tolist())
+        return [[(x, 1 << next(numbers)) for x in row] for row in self.operations.writes]
 
     def contributions(self, operation: int, mode: int = 0) -> list[tuple[int, int]]:
         """Return what a run produces: pairs (tensor, its contribution as a bit).
@@ -403,6 +404,7 @@ _OF_STRUCTURE = (
     "mutate_lists",
     "input_lists",
     "whole_contributions",
+    "contribution_numbers",
     "_default_contributions",
 )
 """Cached properties that depend on no figure."""

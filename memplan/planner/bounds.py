@@ -206,6 +206,8 @@ def _needs(graph: Graph, extra: Ints, spans: _Spans, *, brought: bool = False) -
     add(operations.reads.rows(), operations.reads.columns)
     add(operations.writes.rows(), operations.writes.columns)
     add(*_changed_only(graph))
+    if not operations.modes:
+        return need
     columns = _Columns(extra.tolist(), spans.first.tolist(), spans.last.tolist())
     needed = np.zeros(len(graph.tensors), np.bool_) if brought else needed_on_device(graph)
     for operation, modes in operations.modes.items():

@@ -14,7 +14,7 @@ from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Links, Machine, Memory
 from ..planner.baseline import baseline, baseline_schedule
 from ..planner.bounds import minimum_memory, time_bound
-from ..planner.replay.runs import figures_of_runs
+from ..planner.replay.runs import figures_of_runs, schedule_of_runs
 from ..planner.schedule.schedule import Schedule, Verb
 from ..planner.schedule.sequence import Run, schedule_of
 from ..planner.simulator.simulate import simulate
@@ -51,7 +51,7 @@ def candidate_of_runs(graph: Graph, runs: Sequence[Run]) -> Candidate:
     figures = figures_of_runs(graph, runs)
     if figures is None:
         return simulate_candidate(graph, schedule_of(graph, runs))
-    return Candidate(partial(schedule_of, graph, runs), figures.time, figures.peak)
+    return Candidate(partial(schedule_of_runs, graph, runs), figures.time, figures.peak)
 
 
 def baseline_candidate(graph: Graph) -> Candidate:

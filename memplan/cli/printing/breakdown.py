@@ -99,9 +99,13 @@ def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
 def launches(graph: Graph, schedule: Schedule) -> tuple[float, float]:
     """Return the seconds per iteration of computations on the device, and of launching all computations."""
     computes = schedule.verbs == Verb.COMPUTE
-    runs = list(zip(schedule.targets[computes].tolist(), schedule.wheres[computes].tolist(), strict=True))
-    on_device = fsum(graph.seconds(*run) for run in runs if not graph.on_host(*run))
-    return on_device, fsum(graph.launch(*run) for run in runs)
+    ran, modes = schedule.targets[computes], schedule.wheres[computes]
+    standard, other = ran[modes == DEFAULT_MODE], modes != DEFAULT_MODE
+    runs = list(zip(ran[other].tolist(), modes[other].tolist(), strict=True))
+    on_device = (graph.seconds(*run) for run in runs if not graph.on_host(*run))
+    launching = (graph.launch(*run) for run in runs)
+    time, launch = graph.operations.time[standard].tolist(), graph.operations.launch[standard].tolist()
+    return fsum([*time, *on_device]), fsum([*launch, *launching])
 
 
 def _by_operation(

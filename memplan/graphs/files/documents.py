@@ -80,14 +80,14 @@ def write_document(document: object, path: Path) -> None:
 
 def document_bytes(document: object, path: Path) -> bytes:
     """Return the unpacked bytes of a document in the format of the path's suffix. Raises InputError."""
-    buffer = io.StringIO()
     suffix = document_suffix(path)
     try:
         if suffix == ".json":
-            json.dump(document, buffer, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-            buffer.write("\n")
-        else:
-            dump_yaml(document, buffer)
+            # dumps, since dump does not use json's compiled encoder.
+            text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+            return f"{text}\n".encode()
+        buffer = io.StringIO()
+        dump_yaml(document, buffer)
         return buffer.getvalue().encode()
     except ValueError as error:  # infinite, or half a character: a graph that was made in memory
         raise InputError(f"{path}: cannot be written: {error}") from None

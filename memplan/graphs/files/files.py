@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from ..collector import collector_off
 from ..errors import InputError
 from ..graph import Graph
 from .documents import document_suffix, read_document, write_document
@@ -21,6 +22,7 @@ from .write import graph_to_document, rows_of
 _ROWS_AT_A_TIME = 1000
 
 
+@collector_off()
 def load_graph(path: str | Path) -> Graph:
     """Read a plan-graph/1 or 2, without its splits.
 
@@ -30,6 +32,7 @@ def load_graph(path: str | Path) -> Graph:
     return graph_from_document(read_document(path), str(path))
 
 
+@collector_off()
 def load_graphs(path: str | Path) -> list[Graph]:
     """Read a plan-graph/1 or 2, and after it its splits: the same iteration with regions in pieces.
 
@@ -53,6 +56,7 @@ def save_graph(graph: Graph, path: str | Path, splits: Sequence[Graph] = ()) -> 
     write_document(document, Path(path))
 
 
+@collector_off()
 def graph_digest(graph: Graph) -> str:
     """Return the SHA-256 of what a schedule depends on: tensors, operations and results, not source or
     machine.

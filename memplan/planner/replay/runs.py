@@ -1,4 +1,4 @@
-"""Seconds and peak of a sequence of runs on the device alone, by the simulator's rules, compiled.
+"""Seconds, peak and schedule of a sequence of runs on the device alone, by the simulator's rules, compiled.
 
 The sequence is pruned and each tensor deleted after its last use, as in planner/schedule/sequence.py, and
 simulated as in planner/simulator/walk.py; without transfers the period is the computing time, or the time one
@@ -9,17 +9,22 @@ validated by the simulator before they are returned: this tells which of many se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...graphs.adjacency import Adjacency
+from ...graphs.adjacency import Adjacency, Indices
 from ...graphs.arrays import Floats, Ints
 from ...graphs.compiled import compiled, inner
 from ...graphs.graph import Graph
+from ...graphs.machine import Memory
+from ..schedule.schedule import Schedule, Verb
 from ..schedule.sequence import Run
+
+_COMPUTE, _DELETE, _DEVICE = int(Verb.COMPUTE), int(Verb.DELETE), int(Memory.DEVICE)
+Number = TypeVar("Number", np.int64, np.float64)
 
 _MOST_BITS = 62
 """Contributions to one tensor that fit a number."""
@@ -69,6 +74,10 @@ class _Known(NamedTuple):
     variants: VariantRecord
     modes: Ints
 
+    def rows(self, runs: Ints) -> Ints:
+        """Return the variants' rows of runs, shape (runs, 2)."""
+        return np.where(runs[:, 1] > 0, self.modes[runs[:, 0]] + runs[:, 1], runs[:, 0])
+
 
 _known: WeakKeyDictionary[Graph, _Known | None] = WeakKeyDictionary()
 
@@ -85,38 +94,52 @@ def figures_of_runs(graph: Graph, runs: Sequence[Run] | Ints) -> RunFigures | No
     if known is None:
         return None
     columns = np.array(runs, np.int64).reshape(-1, 2)
-    rows = np.where(columns[:, 1] > 0, known.modes[columns[:, 0]] + columns[:, 1], columns[:, 0])
     found = np.zeros(4)
-    if not _play(known.variants, rows, found):
+    if not _play(known.variants, known.rows(columns), found):
         return None
     return RunFigures(max(float(found[0]), float(found[1])), int(found[2]), int(found[3]))
+
+
+def schedule_of_runs(graph: Graph, runs: Sequence[Run] | Ints) -> Schedule:
+    """Return what `schedule_of` returns, for runs of which `figures_of_runs` has returned the figures."""
+    known = _known[graph]
+    assert known is not None
+    columns = np.array(runs, np.int64).reshape(-1, 2)
+    rows = known.rows(columns)
+    most = len(rows) + int(_most_deletes(known.variants, rows))
+    verbs, targets, wheres = np.empty(most, np.uint8), np.empty(most, np.int32), np.empty(most, np.int32)
+    length = _write(known.variants, rows, columns[:, 1].copy(), (verbs, targets, wheres))
+    return Schedule(verbs[:length].copy(), targets[:length].copy(), wheres[:length].copy())
 
 
 def _variants_of(graph: Graph) -> _Known | None:
     operations, whole = graph.operations, graph.whole_contributions
     if max(whole, default=0) >= 1 << _MOST_BITS:
         return None
-    count = len(operations)
-    pairs = [(k, 0) for k in range(count)]
+    count, more = len(operations), list[Run]()
     modes = np.full(count, -1)
     for operation, own in operations.modes.items():
         if any(mode.uses_host for mode in own):
             return None
-        modes[operation] = len(pairs) - 1
-        pairs += [(operation, mode) for mode in range(1, len(own) + 1)]
-    made = [graph.contributions(operation, mode) for operation, mode in pairs]
+        modes[operation] = count + len(more) - 1
+        more += [(operation, mode) for mode in range(1, len(own) + 1)]
+    made = [graph.contributions(operation, mode) for operation, mode in more]
     rows = Adjacency.of([[x for x, _bit in row] for row in made])
-    inputs = graph.inputs
+    writes, inputs = operations.writes, graph.inputs
     results = np.zeros(len(graph.tensors), np.bool_)
     results[list(graph.results)] = True
+
+    def column(standard: NDArray[Number], others: list[int] | list[float]) -> NDArray[Number]:
+        return np.concatenate([standard, np.array(others, standard.dtype)])
+
     variants = VariantRecord(
-        start=rows.start,
-        made=rows.columns.astype(np.int64),
-        bits=np.array([bit for row in made for _x, bit in row], np.int64),
-        operation=np.array([operation for operation, _mode in pairs], np.int64),
-        seconds=np.array([graph.seconds(*pair) for pair in pairs], np.float64),
-        launches=np.array([graph.launch(*pair) for pair in pairs], np.float64),
-        workspace=np.array([graph.workspace(*pair) for pair in pairs], np.int64),
+        start=np.concatenate([writes.start, writes.start[-1] + rows.start[1:]]),
+        made=np.concatenate([writes.columns, rows.columns]).astype(np.int64),
+        bits=column(1 << graph.contribution_numbers, [bit for row in made for _x, bit in row]),
+        operation=column(np.arange(count), [operation for operation, _mode in more]),
+        seconds=column(operations.time, [graph.seconds(*run) for run in more]),
+        launches=column(operations.launch, [graph.launch(*run) for run in more]),
+        workspace=column(operations.workspace, [graph.workspace(*run) for run in more]),
         input_start=inputs.start,
         inputs=inputs.columns.astype(np.int64),
         size=graph.tensors.bytes.astype(np.int64),
@@ -134,12 +157,8 @@ def _play(variants: VariantRecord, rows: Ints, found: Floats) -> bool:
     rows: the variants to run. found: output: seconds, seconds of launches, the peak, and the run that reaches
     it.
     """
-    length, most = len(rows), 0
-    for place in range(length):
-        row = rows[place]
-        operation = variants.operation[row]
-        most += variants.start[row + 1] - variants.start[row]
-        most += variants.input_start[operation + 1] - variants.input_start[operation]
+    length = len(rows)
+    most = _most_deletes(variants, rows)
     begin, end, dead = np.zeros(length, np.int64), np.zeros(length, np.int64), np.empty(most, np.int64)
     kept = np.zeros(length, np.bool_)
     _prune(variants, rows, kept, begin, end, dead)
@@ -179,6 +198,42 @@ def _play(variants: VariantRecord, rows: Ints, found: Floats) -> bool:
                 used -= variants.size[dead[k]]
     found[2] = peak
     return True
+
+
+@compiled
+def _write(
+    variants: VariantRecord, rows: Ints, modes: Ints, columns: tuple[NDArray[np.uint8], Indices, Indices]
+) -> int:
+    """Write a sequence's schedule, and return its number of steps.
+
+    rows: the variants to run. modes: their modes. columns: output: verbs, targets and wheres.
+    """
+    length, most = len(rows), _most_deletes(variants, rows)
+    begin, end, dead = np.zeros(length, np.int64), np.zeros(length, np.int64), np.empty(most, np.int64)
+    kept, gone = np.zeros(length, np.bool_), np.full(len(variants.size), -1)
+    _prune(variants, rows, kept, begin, end, dead)
+    verbs, targets, wheres = columns
+    step = 0
+    for place in range(length):
+        if not kept[place]:
+            continue
+        verbs[step], targets[step], wheres[step] = _COMPUTE, variants.operation[rows[place]], modes[place]
+        step += 1
+        for k in range(begin[place], end[place]):
+            # An operation that adds to what it reads notes it twice.
+            if gone[dead[k]] != place:
+                gone[dead[k]] = place
+                verbs[step], targets[step], wheres[step] = _DELETE, dead[k], _DEVICE
+                step += 1
+    return step
+
+
+@inner
+def _most_deletes(variants: VariantRecord, rows: Ints) -> int:
+    """Return the most tensors that `_prune` notes."""
+    operation = variants.operation[rows]
+    made = variants.start[rows + 1] - variants.start[rows]
+    return (made + variants.input_start[operation + 1] - variants.input_start[operation]).sum()
 
 
 @inner

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...graphs.collector import collector_off
 from ...graphs.errors import InputError
 from ...graphs.files.documents import read_document, write_document
 from ...graphs.files.fields import Row, check_fields, indices, mapping, sequence, size, text
@@ -24,9 +25,12 @@ SHARDED_FORMAT = "plan-schedule/2"
 
 _REQUIRED = ("format", "graph", "steps")
 _OPTIONAL = ("budget", "machine", "solver", "predicted", "initial", "addresses", "loop")
-_VERBS = {verb.word: verb for verb in Verb}
-_DEFAULT = {Verb.DELETE: Memory.DEVICE, Verb.OFFLOAD: Memory.HOST, Verb.PREFETCH: Memory.DEVICE}
-"""The memory of a step that names none."""
+_WORDS = tuple(verb.word for verb in Verb)
+_VERBS = dict(zip(_WORDS, Verb, strict=True))
+_DEFAULT = DEFAULT_MODE, int(Memory.DEVICE), int(Memory.HOST), int(Memory.DEVICE)
+"""The `where` of a step that names none, by verb."""
+# Looking up a member of an Enum takes as long as the rest of a step.
+_COMPUTE = int(Verb.COMPUTE)
 _SHARDED_VERBS = {"gather": Verb.PREFETCH, "scatter": Verb.OFFLOAD}
 """The words of transfers of spread tensors."""
 _PEERS = "peers"
@@ -67,6 +71,7 @@ class ScheduleFile:
     loop: LoopStatement | None = None
 
 
+@collector_off()
 def load_schedule(path: str | Path, graph: Graph) -> ScheduleFile:
     """Read a plan-schedule/1. Raises InputError: one line with the file, the place and the fault."""
     path = Path(path)
@@ -127,6 +132,7 @@ def save_schedule(
     write_document(document, Path(path))
 
 
+@collector_off()
 def schedule_to_document(
     graph: Graph,
     schedule: Schedule,
@@ -258,10 +264,10 @@ def _mode(graph: Graph, operation: int, name: str) -> int:
 
 def _step_row(step: ScheduleStep, graph: Graph, names: tuple[str, ...]) -> list[str]:
     verb, target, where = step
-    if verb == Verb.COMPUTE:
-        row = [verb.word, graph.operations.name[target]]
+    if verb == _COMPUTE:
+        row = [_WORDS[verb], graph.operations.name[target]]
         return row if where == DEFAULT_MODE else [*row, graph.operations.modes[target][where - 1].name]
-    row = [verb.word, graph.tensors.name[target]]
+    row = [_WORDS[verb], graph.tensors.name[target]]
     if target in graph.tensors.spread:
         if verb != Verb.DELETE and where == _DEFAULT[verb]:
             row[0] = "gather" if verb == Verb.PREFETCH else "scatter"

@@ -27,6 +27,10 @@ class Verb(IntEnum):
         return self.name.lower()
 
 
+# Looking one up by its number takes as long as the rest of a step.
+_VERBS = tuple(Verb)
+
+
 class ScheduleStep(NamedTuple):
     """One step.
 
@@ -161,4 +165,4 @@ class Schedule:
         return zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=True)
 
     def __iter__(self) -> Iterator[ScheduleStep]:
-        return (ScheduleStep(Verb(verb), target, where) for verb, target, where in self.rows())
+        return (ScheduleStep(_VERBS[verb], target, where) for verb, target, where in self.rows())

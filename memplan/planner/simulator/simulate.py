@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
+from ...graphs.collector import collector_off
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ..schedule.schedule import Schedule
@@ -69,6 +70,7 @@ class Replay:
         return f"<Replay: {self.figures}, a curve of {len(self.device_curve)} steps>"
 
 
+@collector_off()
 def simulate(
     graph: Graph,
     schedule: Schedule,

@@ -55,6 +55,7 @@ from ...planner.schedule.sequence import runs_of
 from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
+from ..bounds.residency.residency import TracedOrder
 from ..candidates import baseline_candidate, device_limit, fastest_baseline
 from ..clock import Clock
 from ..offloading.joint import joint
@@ -174,7 +175,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 
     if limited:  # compiling is not to take from it
         have_it_loaded()
-    bounds = list[Bound]()
+    bounds, traced = list[Bound](), TracedOrder()
     seconds = _BOUND_SECONDS * _scale(problem)
     seconds = seconds if options.time_limit is None else min(seconds, options.time_limit)
 
@@ -184,7 +185,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
             race.proved(bound.seconds, bound.name)
 
     def run(lines: list[Member], meanwhile: Callable[[], None], *, proves: bool = True) -> Outcomes:
-        prover = partial(prove, problem, tell, seconds) if proves else None
+        prover = partial(prove, problem, tell, seconds, traced=traced) if proves else None
         return portfolio.run(
             problem,
             lines,
@@ -199,7 +200,8 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 
     if limited:
         clock = options.clock()
-    lines, outcomes = _lines(problem, options, settings, workers, loaded=loaded, clock=clock), Outcomes()
+    lines = _lines(problem, options, settings, workers, loaded=loaded, clock=clock, traced=traced)
+    outcomes = Outcomes()
     _log.info("%d at a time of %s", workers, ", ".join(line.name for line in lines))
     if race.patience < inf and not at_hand():
         # Of all members and bounds rk-rotor has least to compile; it does not accept every graph.
@@ -270,12 +272,20 @@ def _refused(
 
 
 def _lines(
-    problem: Problem, options: Options, settings: Settings, workers: int, *, loaded: Event, clock: Clock
+    problem: Problem,
+    options: Options,
+    settings: Settings,
+    workers: int,
+    *,
+    loaded: Event,
+    clock: Clock,
+    traced: TracedOrder,
 ) -> list[Member]:
     """Return the portfolio's members, in the order in which they start.
 
     loaded: set when the search is compiled; the residency program and rk-rotor don't wait for it.
     clock: of the time limit; of one by default it begins when the search is loaded.
+    traced: takes the bound that rounding needs, for the thread of bounds.
     """
     total, race = options.time_limit, options.race
     starts = Awaited(_known(problem, options))
@@ -338,8 +348,9 @@ def _lines(
     large = len(problem.graph.operations) > _LARGEST_OPERATIONS
     if large:
         rest = line("search from others", 1.0, from_others, 1)
-        return [start("rounding", 2 * share, _rounding_or_rotor), rest]
-    lines = [start("rounding", share, rounding.solve), start("rk-rotor", share, rk_rotor.solve)]
+        return [start("rounding", 2 * share, partial(_rounding_or_rotor, traced=traced)), rest]
+    first = start("rounding", share, partial(_rounding, traced=traced))
+    lines = [first, start("rk-rotor", share, rk_rotor.solve)]
     min_memory = minimum_memory_once(problem.graph, problem.machine)
     if min_memory is not None and device_limit(problem) < min_memory:
         lines.append(start("second pass", 2 * share, second_pass.solve))
@@ -358,11 +369,18 @@ def _scale(problem: Problem) -> float:
     return max(1.0, len(problem.graph.operations) / 10_000)
 
 
-def _rounding_or_rotor(problem: Problem, options: Options) -> SolverResult:
+def _rounding(problem: Problem, options: Options, traced: TracedOrder) -> SolverResult:
+    try:
+        return rounding.solve(problem, options, traced)
+    finally:
+        traced.end()
+
+
+def _rounding_or_rotor(problem: Problem, options: Options, traced: TracedOrder) -> SolverResult:
     """Solve with rounding, and only if that finds nothing with rotor: its Python would slow down bounds."""
     clock = options.clock()
     try:
-        return rounding.solve(problem, options)
+        return _rounding(problem, options, traced)
     except (NotAcceptedError, NotFoundError):
         return rotor.solve(problem, replace(options, time_limit=clock.limit))
 

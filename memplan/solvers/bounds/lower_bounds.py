@@ -43,6 +43,7 @@ from ..problem import Bound, OrderName, Problem
 from .offload.offload_bound import moves, offload_bound
 from .residency.residency import (
     Residency,
+    TracedOrder,
     free_order_bound,
     residency_bound,
     residency_of,
@@ -134,11 +135,19 @@ def _of_compute_queue(problem: Problem) -> Problem:
 
 
 def prove(
-    problem: Problem, tell: Callable[[Bound], None], seconds: float, cancelled: Callable[[], bool]
+    problem: Problem,
+    tell: Callable[[Bound], None],
+    seconds: float,
+    cancelled: Callable[[], bool],
+    traced: TracedOrder | None = None,
 ) -> None:
-    """Tell what schedules can't be faster than, as it rises, cheap first."""
+    """Tell what schedules can't be faster than, as it rises, cheap first.
+
+    traced: the residency program's search in traced order, if another thread runs it for the same problem.
+    """
     tell(Bound(time_bound(problem.graph), ALL_OPERATIONS, "any"))
-    problem = _of_compute_queue(problem)
+    if problem.graph.operations.comm:
+        problem, traced = _of_compute_queue(problem), None
     graph, limit = problem.graph, device_limit(problem)
     machine = problem.machine or graph.machine or Machine()
     if moves(machine):
@@ -160,7 +169,7 @@ def prove(
     def rise(bound: Bound) -> None:
         tell(replace(bound, transfers=machine.links == Links()))
 
-    free = rising_bound(graph, limit, seconds, rise, cancelled)
+    free = rising_bound(graph, limit, seconds, rise, cancelled, traced=traced)
     # With the seconds spent, so that a later call knows whether more could help.
     _known.setdefault(graph, {})[limit, "any", False] = seconds, free
 

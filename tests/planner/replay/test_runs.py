@@ -12,7 +12,7 @@ from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Mode
 from memplan.graphs.machine import Machine
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.replay.runs import figures_of_runs
+from memplan.planner.replay.runs import figures_of_runs, schedule_of_runs
 from memplan.planner.schedule.schedule import DEFAULT_MODE
 from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import simulate
@@ -32,12 +32,14 @@ def repeated(graph: Graph, random: Random, repeats: int) -> list[Run]:
 
 
 def agrees(graph: Graph, runs: list[Run]) -> bool:
-    """Whether the simulator takes them; then both say the same."""
+    """Whether the simulator takes them; then both say the same, and the schedules are the same."""
+    schedule, own = schedule_of(graph, runs), figures_of_runs(graph, runs)
+    if own is not None:
+        assert list(schedule_of_runs(graph, runs)) == list(schedule)
     try:
-        theirs = simulate(graph, schedule_of(graph, runs), machine=Machine()).figures
+        theirs = simulate(graph, schedule, machine=Machine()).figures
     except InvalidScheduleError:
         return False
-    own = figures_of_runs(graph, runs)
     if any(mode.on_host or mode.reads_host for modes in graph.operations.modes.values() for mode in modes):
         assert own is None
     else:

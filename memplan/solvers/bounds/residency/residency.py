@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from threading import Event
 
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
@@ -42,6 +43,8 @@ from .facts import facts_of
 from .search import ResidencyBoundSearch
 
 NAME = "residency"
+
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,30 @@ class Residency:
     finished: bool
     interrupted: bool
     prices: dict[int, float]
+
+
+class TracedOrder:
+    """What a search in traced order, in fractions, leaves to another thread: its moments and its bound."""
+
+    def __init__(self) -> None:
+        self._over = Event()
+        self._left: tuple[list[int], float, float] | None = None
+
+    def leave(self, search: ResidencyBoundSearch) -> None:
+        """Leave what the search has found, unless it was cut short."""
+        if search.clock.goes_on():
+            self._left = search.chosen, search.best.extra, search.certain
+        self._over.set()
+
+    def end(self) -> None:
+        """Let nobody wait any more: there may have been no search."""
+        self._over.set()
+
+    def wait(self, cancelled: Callable[[], bool]) -> tuple[list[int], float, float] | None:
+        """Wait for moments, `extra` and `certain` of the search; None if there are none."""
+        while not (self._over.wait(_LOOK_SECONDS) or cancelled()):
+            pass
+        return self._left
 
 
 def residency_bound(
@@ -99,13 +126,15 @@ def rising_bound(
     time_limit: float | None,
     tell: Callable[[Bound], None],
     cancelled: Callable[[], bool],
+    traced: TracedOrder | None = None,
 ) -> Residency:
     """Compute the bound for any order, as `free_order_bound`, from the moments found in traced order.
 
-    The program for the traced order is solved first, in fractions.
+    The program for the traced order is solved first, in fractions, unless another thread solves it.
 
     tell: is called with each higher bound, of either order.
     cancelled: whether the time is over.
+    traced: of the other thread.
     """
     clock = Clock(time_limit, cancelled)
 
@@ -119,10 +148,15 @@ def rising_bound(
         )
         return found
 
-    fixed = search("file")
-    fixed.run(whole=False)
-    moments = fixed.chosen
-    del fixed  # of large graphs it is large
+    left = traced and traced.wait(cancelled)
+    if left:
+        moments, extra, certain = left
+        tell(_bound(graph, extra, "file", certain))
+    else:
+        fixed = search("file")
+        fixed.run(whole=False)
+        moments = fixed.chosen
+        del fixed  # of large graphs it is large
     return residency_of(search("any", moments), "any")
 
 

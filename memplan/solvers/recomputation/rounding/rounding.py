@@ -31,10 +31,10 @@ import numpy as np
 from ....graphs.arrays import Floats, Ints
 from ....graphs.graph import Graph
 from ....planner.bounds import minimum_memory, time_bound
-from ....planner.replay.runs import RunFigures, figures_of_runs
+from ....planner.replay.runs import RunFigures, figures_of_runs, schedule_of_runs
 from ....planner.schedule.schedule import Schedule
-from ....planner.schedule.sequence import schedule_of
 from ....planner.variants import uses_host
+from ...bounds.residency.residency import TracedOrder
 from ...bounds.residency.search import ResidencyBoundSearch
 from ...candidates import baseline_candidate, device_limit, fastest_baseline
 from ...problem import NotAcceptedError, NotFoundError, Options, Problem, SolverResult, Status
@@ -57,8 +57,11 @@ NEAR = 1e-3
 """A schedule so close to the bound is not improved; what less than this makes faster is idle."""
 
 
-def solve(problem: Problem, options: Options) -> SolverResult:
-    """Solve by rounding. Raises NotAcceptedError if operations can use the host, NotFoundError."""
+def solve(problem: Problem, options: Options, traced: TracedOrder | None = None) -> SolverResult:
+    """Solve by rounding. Raises NotAcceptedError if operations can use the host, NotFoundError.
+
+    traced: takes what the program has found for the bounds of another thread.
+    """
     graph, limit = problem.graph, device_limit(problem)
     if uses_host(graph):
         raise NotAcceptedError(f"{NAME} takes operations that run on the device alone")
@@ -66,7 +69,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if (fastest := fastest_baseline(problem, baseline)) is not None:
         return fastest
     rounds = _Rounds(problem, options)
-    rounds.run()
+    rounds.run(traced or TracedOrder())
     del rounds.program  # large, and it knows the rounds: a circle
     if rounds.best is None:
         min_memory = minimum_memory(graph, problem.machine)
@@ -90,7 +93,7 @@ class _Trial(NamedTuple):
         return np.bincount(self.runs) - 1
 
     def schedule(self, graph: Graph) -> Schedule:
-        return schedule_of(graph, [(operation, 0) for operation in self.runs.tolist()])
+        return schedule_of_runs(graph, np.column_stack([self.runs, 0 * self.runs]))
 
 
 class _Rounds:
@@ -109,14 +112,15 @@ class _Rounds:
         self.program = ResidencyBoundSearch(
             self.graph, self.limit, "file", half, tell=self._rises, cancelled=options.cancelled
         )
-        self.rows = rows_of(self.graph)
+        self.rows, self.least_time = rows_of(self.graph), time_bound(self.graph)
         self.place = 0, 0
         self.weights = np.ones(len(self.graph.operations))
         self.best: _Trial | None = None
         self.leanest: _Trial | None = None
 
-    def run(self) -> None:
+    def run(self, traced: TracedOrder) -> None:
         self.program.run(whole=False)
+        traced.leave(self.program)
         self.program.clock = self.clock
         if self.program.best.extra == inf:
             return
@@ -156,13 +160,15 @@ class _Rounds:
         """Return the sequence of least memory among those tried.
 
         The search moves from the best position of the last time to its neighbours, until none is better: all
-        pieces, then other reaches.
+        pieces, then other reaches. It ends when the best is near the bound, or the answer is requested.
         """
         moments, known = np.array(self.program.chosen, np.int64), dict[tuple[int, int], _Trial | None]()
 
         def rank(place: tuple[int, int]) -> tuple[float, float]:
             if place not in known:
-                known[place] = self._trial(fractions, moments, *place)
+                # All are tried while none fits, since each may be the first that does.
+                ended = self.best is not None and (self._near_bound() or not self._proceed())
+                known[place] = None if ended else self._trial(fractions, moments, *place)
             trial = known[place]
             if trial is None:
                 return inf, inf
@@ -201,7 +207,7 @@ class _Rounds:
         return self.best.figures.time < before.figures.time * (1.0 - NEAR)
 
     def _near_bound(self) -> bool:
-        bound = time_bound(self.graph) + self.program.best.extra
+        bound = self.least_time + self.program.best.extra
         return self.best is not None and self.best.figures.time * (1.0 - NEAR) <= bound
 
     def _proceed(self) -> bool:

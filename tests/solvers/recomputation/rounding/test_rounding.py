@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from math import inf
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.bounds.residency.residency import TracedOrder, rising_bound
 from memplan.solvers.bounds.residency.search import ResidencyBoundSearch
-from memplan.solvers.problem import NotAcceptedError, NotFoundError, Options, Problem, Status
+from memplan.solvers.problem import Bound, NotAcceptedError, NotFoundError, Options, Problem, Status
 from memplan.solvers.recomputation.rounding import rounding
 from memplan.solvers.recomputation.rounding.sequence import rows_of, sequence_of
 from small_graphs import small_graphs
@@ -263,6 +265,48 @@ def test_what_fits_needs_nothing() -> None:
     graph = unet(4)
     answer = rounding.solve(Problem(graph, baseline(graph).peak), Options())
     assert answer.status is Status.OPTIMAL
+
+
+def test_once_the_answer_is_requested_no_more_sequences_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, tried = unet(6, seed=1), list[float]()
+    options = Options(cancelled=lambda: options.race.best < inf)
+    trial = rounding._Rounds._trial
+
+    def counted(rounds: rounding._Rounds, *arguments: Any) -> Any:
+        tried.append(rounds.options.race.best)
+        return trial(rounds, *arguments)
+
+    monkeypatch.setattr(rounding._Rounds, "_trial", counted)
+    problem = Problem(graph, baseline(graph).peak * 3 // 4)
+    assert rounding.solve(problem, options).schedule
+    assert set(tried) == {inf}
+    tried.clear()
+    rounding.solve(problem, Options())
+    assert set(tried) > {inf}
+
+
+@pytest.mark.parametrize("graph", [chain(60, parameters=False), unet(6)], ids=lambda graph: graph.name)
+def test_bounds_begin_with_the_moments_that_rounding_has_found(graph: Graph) -> None:
+    budget, traced, told = baseline(graph).peak * 3 // 4, TracedOrder(), list[Bound]()
+    rounding.solve(Problem(graph, budget), Options(), traced)
+    found = rising_bound(graph, budget, None, told.append, lambda: False, traced=traced)
+    alone = rising_bound(graph, budget, None, lambda _bound: None, lambda: False)
+    fixed = ResidencyBoundSearch(graph, budget, "file", inf)
+    fixed.run(whole=False)
+    assert told[0].order == "file"
+    assert told[0].seconds == pytest.approx(baseline(graph).time + fixed.best.extra)
+    assert {bound.order for bound in told[1:]} == {"any"}
+    assert found.bound == alone.bound
+
+
+def test_nobody_waits_for_a_search_that_was_cut_short() -> None:
+    graph, traced = unet(6), TracedOrder()
+    assert traced.wait(lambda: True) is None
+    traced.leave(ResidencyBoundSearch(graph, baseline(graph).peak // 2, "file", 0.0))
+    assert traced.wait(lambda: False) is None
+    ended = TracedOrder()
+    ended.end()
+    assert ended.wait(lambda: False) is None
 
 
 def test_ways_that_use_the_host_are_refused() -> None:

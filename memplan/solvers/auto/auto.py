@@ -113,6 +113,8 @@ _MOST_RESTARTS = 6
 _RESIDENCY_OPERATIONS = 2000
 """Most operations for which the residency program in whole numbers is tried."""
 
+_WAIT_SECONDS = 0.1
+
 _LARGEST_OPERATIONS = 20_000
 """Operations above which rk-rotor's options take too long, and the search from traced order finds little."""
 
@@ -175,7 +177,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 
     if limited:  # compiling is not to take from it
         have_it_loaded()
-    bounds, traced = list[Bound](), TracedOrder()
+    bounds, traced, proved = list[Bound](), TracedOrder(), Event()
     seconds = _BOUND_SECONDS * _scale(problem)
     seconds = seconds if options.time_limit is None else min(seconds, options.time_limit)
 
@@ -184,8 +186,21 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         if bound.general:
             race.proved(bound.seconds, bound.name)
 
+    def proving(cancelled: Cancelled) -> None:
+        try:
+            prove(problem, tell, seconds, cancelled, traced)
+        finally:
+            proved.set()
+
+    def await_bounds(cancelled: Cancelled) -> None:
+        """Wait for the bound for any order, if the best is within the gap of that for the traced order."""
+        limit = race.best / (1.0 + settings.gap)
+        while any(bound.seconds >= limit for bound in bounds):
+            if proved.wait(_WAIT_SECONDS) or cancelled():
+                break
+
     def run(lines: list[Member], meanwhile: Callable[[], None], *, proves: bool = True) -> Outcomes:
-        prover = partial(prove, problem, tell, seconds, traced=traced) if proves else None
+        prover = proving if proves else None
         return portfolio.run(
             problem,
             lines,
@@ -200,7 +215,8 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 
     if limited:
         clock = options.clock()
-    lines = _lines(problem, options, settings, workers, loaded=loaded, clock=clock, traced=traced)
+    known = partial(_lines, loaded=loaded, clock=clock, traced=traced, await_bounds=await_bounds)
+    lines = known(problem, options, settings, workers)
     outcomes = Outcomes()
     _log.info("%d at a time of %s", workers, ", ".join(line.name for line in lines))
     if race.patience < inf and not at_hand():
@@ -280,12 +296,14 @@ def _lines(
     loaded: Event,
     clock: Clock,
     traced: TracedOrder,
+    await_bounds: Callable[[Cancelled], None],
 ) -> list[Member]:
     """Return the portfolio's members, in the order in which they start.
 
     loaded: set when the search is compiled; the residency program and rk-rotor don't wait for it.
     clock: of the time limit; of one by default it begins when the search is loaded.
     traced: takes the bound that rounding needs, for the thread of bounds.
+    await_bounds: waits for the bound for any order, while it may prove the best to be near enough.
     """
     total, race = options.time_limit, options.race
     starts = Awaited(_known(problem, options))
@@ -336,6 +354,8 @@ def _lines(
     def from_others(own: Options) -> SolverResult:
         own_clock = own.clock()
         found = starts.all(own.cancelled)
+        if large:  # a search of so many operations takes long to begin, and more memory than all else
+            await_bounds(own.cancelled)
         if race.within(settings.gap):  # another member has it
             raise KeyboardInterrupt
         own = once_loaded(own, own_clock)

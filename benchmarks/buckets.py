@@ -7,7 +7,9 @@ which searches for `--seconds`. The budget is `--share` of the baseline's peak; 
 
     python benchmarks/buckets.py --gpu a100 --latency 10us --size 4MB --share 80 --seconds 20
 
-A row per model and solver: copies of an iteration, time that links are busy, the iteration's time.
+With `--batches` updates are of several batches: each row is of all of them.
+
+A row per model and solver: copies of an update, time that links are busy, the time of its iterations.
 """
 
 from __future__ import annotations
@@ -31,10 +33,14 @@ from memplan.model.iteration import Iteration, Updates, with_targets
 from memplan.model.lora import parse_low_rank, with_adapters
 from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Schedule, Verb
+from memplan.planner.simulator.part import part_of
+from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.profile.estimate import estimate_program, trace_for
 from memplan.program.graph import graph_of
+from memplan.program.program import Program
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from memplan.updates.parts import adding
 from torch.optim import AdamW
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -61,21 +67,38 @@ MODELS = {
 }
 
 
-def iteration(model: Model, size: int) -> Iteration:
-    """Build an example's iteration. size: of its buckets, 0 for none."""
+def iteration(model: Model, batches: int, size: int) -> Iteration:
+    """Build an example's iteration. batches: of an update. size: of its buckets, 0 for none."""
     module, inputs, *loss = runpy.run_path(str(EXAMPLES / f"{model.file}.py"))["build"](**model.arguments)
     if model.rank is not None:
         with_adapters(module, parse_low_rank(f"r={model.rank}"))
     loss_fn, targets = loss or (None, None)
     trained = [each for each in module.parameters() if each.requires_grad]
     updates = Updates(AdamW(trained, fused=True), bucket=size)
-    return Iteration(module, with_targets(inputs, targets), loss_fn, updates)
+    return Iteration(module, with_targets(inputs, targets), loss_fn, updates, accumulate=batches)
 
 
-def estimated(preset: Preset, machine: Machine, model: Model, size: int) -> Graph:
-    program = trace_for(Capability(*preset.gpu.capability), partial(iteration, model, size))
-    costs = estimate_program(program, preset.gpu, None, preset.machine.updates)
-    return graph_of(program, costs, machine=machine, block_bytes=StreamDevice.block_bytes)
+class Estimates(NamedTuple):
+    """Estimated graphs of an update's last batch, and of each before it.
+
+    places: of the operations of a batch before it, among the last one's. before: number of these batches.
+    """
+
+    last: Graph
+    adding: Graph
+    places: Sequence[int]
+    before: int
+
+
+def estimated(preset: Preset, machine: Machine, model: Model, batches: int, size: int) -> Estimates:
+    program = trace_for(Capability(*preset.gpu.capability), partial(iteration, model, batches, size))
+    part = adding(program)
+
+    def graph(program: Program) -> Graph:
+        costs = estimate_program(program, preset.gpu, None, preset.machine.updates)
+        return graph_of(program, costs, machine=machine, block_bytes=StreamDevice.block_bytes)
+
+    return Estimates(graph(program), graph(part.program), part.places, batches - 1)
 
 
 def with_latency(machine: Machine, latency: float) -> Machine:
@@ -87,11 +110,15 @@ def with_latency(machine: Machine, latency: float) -> Machine:
 
 
 class Outcome(NamedTuple):
-    """A schedule's copies between device and host, and seconds. busy: of the busier direction."""
+    """Copies between device and host of some iterations, and seconds. busy: of the busier direction."""
 
     copies: int
     busy: float
     time: float
+
+    def after(self, other: Outcome, times: int) -> Outcome:
+        """Return what these take together with so many times others."""
+        return Outcome(*(own + times * more for own, more in zip(self, other, strict=True)))
 
 
 def outcome(graph: Graph, schedule: Schedule, time: float) -> Outcome:
@@ -110,8 +137,9 @@ def outcome(graph: Graph, schedule: Schedule, time: float) -> Outcome:
     return Outcome(sum(map(len, found.values())), max(busy), time)
 
 
-def planned(graph: Graph, solver: str, budget: int, seconds: float) -> Outcome | None:
+def planned(graphs: Estimates, solver: str, budget: int, seconds: float) -> Outcome | None:
     """Return what a solver's plan takes, None if it has none."""
+    graph = graphs.last
     updates = int((graph.operations.phase == Phase.UPDATE).sum())
     all_of_it = {
         "optimizer-offload": {"fraction": "1", "manner": "megatron"},
@@ -124,7 +152,13 @@ def planned(graph: Graph, solver: str, budget: int, seconds: float) -> Outcome |
     except MemplanError as error:
         print(f"<!-- {solver}: {error} -->")
         return None
-    return outcome(graph, found.schedule, found.figures.time)
+    last = outcome(graph, found.schedule, found.figures.time)
+    if not graphs.before:
+        return last
+    machine, part = graph.machine, graphs.adding
+    schedule = part_of(found.schedule, part, graphs.places, budget=budget, machine=machine)
+    time = simulate(part, schedule, budget=budget, machine=machine).figures.time
+    return last.after(outcome(part, schedule, time), graphs.before)
 
 
 def main() -> None:
@@ -135,17 +169,21 @@ def main() -> None:
     parser.add_argument("--share", type=int, default=80)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--solvers", default="optimizer-offload,paged-optimizer,auto")
+    parser.add_argument("--batches", type=int, default=1)
+    parser.add_argument("--models", default="", help="part of their names")
     chosen = parser.parse_args()
     preset = find_preset(chosen.gpu)
     machine = with_latency(preset.machine, chosen.latency)
     print("| model | solver | copies, alone / buckets | links busy | time | gain |")
     print("|---|---|---|---|---|---|")
     for name, model in MODELS.items():
-        graphs = [estimated(preset, machine, model, size) for size in (0, chosen.size)]
-        peak = max(baseline(graph).peak for graph in graphs)
+        if chosen.models not in name:
+            continue
+        graphs = [estimated(preset, machine, model, chosen.batches, size) for size in (0, chosen.size)]
+        peak = max(baseline(each.last).peak for each in graphs)
         for solver in chosen.solvers.split(","):
             budget = peak * chosen.share // 100 if solver == "auto" else peak
-            row(name, solver, [planned(graph, solver, budget, chosen.seconds) for graph in graphs])
+            row(name, solver, [planned(each, solver, budget, chosen.seconds) for each in graphs])
 
 
 def row(name: str, solver: str, found: Sequence[Outcome | None]) -> None:

@@ -41,6 +41,7 @@ from ..runtime.run.stopwatch import Stopwatch, Times
 from ..torch_support.below_autograd import as_traced
 from ..torch_support.interrupts import deferred_signals, open_to_signals
 from ..updates.averages import averages
+from ..updates.buckets import buckets_of
 from ..updates.clipping import MAX_NORM, coefficient
 from ..updates.early import (
     FIRST_PASS,
@@ -166,7 +167,8 @@ class PlannedStep:
         if cuda_graph:
             counts = self._optimizer is not None and self._optimizer.counts
             check_capturable(program, schedule, self.device, counts=counts)
-        if is_plain(schedule) and not (terms and terms.graph.operations.comm):
+        alone = is_plain(schedule) and not buckets_of(program)
+        if alone and not (terms and terms.graph.operations.comm):
             self._code = generate(
                 program, schedule, self.device, placement=self.rooms and self.rooms.placement
             )

@@ -212,8 +212,8 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
     if iteration.scattered is not None:
         program = with_spread_gradients(program, iteration.scattered)
     sums = iteration.accumulate > 1
-    # Blocks of a weight are updated by a sum that is whole.
-    if sums and (clip or when == "after" or iteration.processes is not None or block):
+    # Blocks of a weight are updated by a sum that is whole, a bucket by sums to which all is added at once.
+    if sums and (clip or when == "after" or iteration.processes is not None or block or bucket):
         if iteration.processes is not None:
             check_summed(program, found)
         program, sums = with_sums(program, found), False

@@ -165,9 +165,7 @@ def _validate_sizes(options: Options, processes: Processes | None, given: str, *
     unsupported = {
         "early_updates=True": options.early_updates,
         "rollback_on_error=True": options.rollback_on_error,
-        "gradient_accumulation_steps": given == "bucket_size" and options.gradient_accumulation_steps > 1,
         "cuda_graph=True": options.cuda_graph,
-        "compile=True": given == "block_size" and options.compile,
         "DistributedDataParallel": processes is not None,
     }
     if name := next((name for name, is_given in unsupported.items() if is_given), None):

@@ -8,7 +8,8 @@ the weights of a bucket are one tensor of the graph, as are their states, and th
 Solvers, simulator and bounds see ordinary tensors. The tensors themselves stay the user's: where a schedule
 moves them they are views of one memory while a step has them (runtime/run/ownership.py).
 
-A bucket's updates are one operation, with the bits of the optimizer: one kernel if they are fused.
+A bucket's updates are one operation, with the bits of the optimizer: one kernel if they are fused. The sums
+of several batches' gradients are one tensor too, to which `pack`'s result is added by one operation.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from ..devices.device.choice import device_of
 from ..devices.storage.blocks import size_bytes
 from ..graphs.errors import InputError
 from ..graphs.graph import Kind, Phase
+from ..model.accumulated import SUM
 from ..program.names import Names, full_name
 from ..program.program import Call, Operation, Program, Ref, Storage, Value, refs, values_read
 from ..torch_support.torch_fakes import FakeTensorMode
 from ..torch_support.torch_optimizers import kernel_for_lists
 from .averages import is_dense, places_in_bucket
 from .rules import TOGETHER, in_bucket
+from .sums import FIRST, add, add_in_bucket, sums_of
 from .updates import updates_weights
 
 _LAYER = re.compile(r".*?(?<![^.])\d+(?![^.])")
@@ -74,9 +77,17 @@ def with_buckets(program: Program, size: int) -> Program:
 
 
 def buckets_of(program: Program) -> frozenset[int]:
-    """Return the storages of weights and states that are updated together."""
+    """Return the storages of weights, states and sums that are updated together."""
     updates = (one for one in program.operations if one.call.target is in_bucket)
-    return frozenset(x for one in updates for x in one.mutates)
+    found = {x for one in updates for x in one.mutates}
+    # A batch that only adds has no updates: states of several weights share a storage in a bucket alone.
+    parameters: dict[int, set[str]] = {}
+    for (parameter, _state), value in program.states.items():
+        parameters.setdefault(program.values[value].storage, set()).add(parameter)
+    for storage, names in parameters.items():
+        if len(names) > 1:
+            found |= {storage, *(program.values[program.parameters[name]].storage for name in names)}
+    return frozenset(found)
 
 
 class _Member(NamedTuple):
@@ -152,7 +163,7 @@ class _Alone:
         by_offset = (call for call in calls if "as_strided" in full_name(call.target))
         self._named = {values[value].storage for call in by_offset for value in values_read(call)}
         self._made = {x for one in program.operations for x in one.writes}
-        self._results = set(program.results)
+        self._results, self._sums = set(program.results), sums_of(program)
 
     def moves(self, update: Operation, storages: Sequence[int]) -> bool:
         """Tell whether storages hold one tensor each, which this update alone changes."""
@@ -161,7 +172,9 @@ class _Alone:
         )
 
     def makes(self, gradient: int) -> bool:
-        """Tell whether a gradient is made in the iteration, and is no result of it."""
+        """Tell whether a gradient, or a sum of several, is made in the iteration, and is no result of it."""
+        if gradient in self._sums:
+            return self._changed[gradient] == 1 and gradient not in self._named
         return gradient in self._made and gradient not in self._results
 
 
@@ -169,7 +182,8 @@ class _Writer:
     """Writer of the program with buckets.
 
     moved: by storage that lies in a bucket now, the bucket's storage and the offset in bytes.
-    gone: places of the updates that are part of others.
+    gone: places of the updates and sums that are part of others, and of what comes later.
+    adds: by the storage of a sum, the place where a gradient is added to it.
     """
 
     def __init__(self, program: Program) -> None:
@@ -178,6 +192,8 @@ class _Writer:
         self._moved: dict[int, tuple[int, int]] = {}
         self._gone = set[int]()
         self._later: dict[int, list[Operation]] = {}
+        adds = [place for place, one in enumerate(program.operations) if one.call.target is add]
+        self._adds = {program.operations[place].mutates[0]: place for place in adds}
         self._names, self._operations = Names(), Names()
         for storage in program.storages:
             self._names.unique(storage.name)
@@ -193,8 +209,12 @@ class _Writer:
         changed = [weights]
         if states:
             changed.append(self._together(states, f"{name}.states", Kind.OPTIMIZER_STATE, layer))
-        gradients = self._pack([one.gradient for one in bucket], name, layer)
         self._gone.update(one.place for one in bucket)
+        gradients: Sequence[int] = [one.gradient for one in bucket]
+        if program.values[gradients[0]].storage in self._adds:
+            gradients = self._sum(gradients, name, layer)
+        else:
+            gradients, _place = self._pack(gradients, name, layer)
         model = program.operations[bucket[-1].place]
         given = zip(bucket, gradients, strict=True)
         members = [(one.weight, gradient, *one.states) for one, gradient in given]
@@ -221,8 +241,40 @@ class _Writer:
         # Where the last member's update was: all gradients are complete.
         self._later.setdefault(bucket[-1].place, []).append(update)
 
-    def _pack(self, gradients: Sequence[int], name: str, layer: str | None) -> list[int]:
-        """Add the operation that packs gradients, after the last that uses one; return the new values."""
+    def _sum(self, totals: Sequence[int], name: str, layer: str | None) -> Sequence[int]:
+        """Put the sums of gradients together, to which all are added at once; return the sums' values."""
+        program = self._program
+        sums = {program.values[value].storage for value in totals}
+        adds = [program.operations[self._adds[program.values[value].storage]] for value in totals]
+        gradients, place = self._pack([_added(one) for one in adds], name, layer)
+        storage = self._together(totals, f"{name}.{SUM}", Kind.OPTIMIZER_STATE, layer)
+        pairs = [(Ref(total), Ref(gradient)) for total, gradient in zip(totals, gradients, strict=True)]
+        adding = Operation(
+            name=self._operations.unique(f"{name}/add"),
+            phase=Phase.BACKWARD,
+            layer=layer,
+            call=Call(add_in_bucket, (FIRST, *pairs), {}, (), several=False),
+            reads=(self._values[gradients[0]].storage,),
+            writes=(),
+            mutates=(storage,),
+            random=False,
+        )
+        self._gone |= {self._adds[x] for x in sums}
+        # A sum's norm may have come before the last gradient of the bucket.
+        early = [
+            n
+            for n, one in enumerate(program.operations[: place + 1])
+            if n not in self._gone and not sums.isdisjoint(one.reads)
+        ]
+        self._gone.update(early)
+        self._later[place] += [adding, *(program.operations[n] for n in early)]
+        return totals
+
+    def _pack(self, gradients: Sequence[int], name: str, layer: str | None) -> tuple[list[int], int]:
+        """Add the operation that packs gradients, after the last that uses one.
+
+        Returns the new values, and the place after which they are there.
+        """
         program = self._program
         forms = [program.values[value] for value in gradients]
         storages = tuple(dict.fromkeys(form.storage for form in forms))
@@ -259,8 +311,9 @@ class _Writer:
             if not updates_weights(one)
             and not {*storages}.isdisjoint((*one.reads, *one.writes, *one.mutates))
         )
-        self._later.setdefault(max(used), []).append(packed)
-        return found
+        place = max(used)
+        self._later.setdefault(place, []).append(packed)
+        return found, place
 
     def _together(self, values: Sequence[int], name: str, kind: Kind, layer: str | None) -> int:
         """Put the storages of these values into one, and return that."""
@@ -312,6 +365,12 @@ def _with_storages(operation: Operation, new: Mapping[int, int]) -> Operation:
         for group in (operation.reads, operation.writes, operation.mutates)
     )
     return operation._replace(reads=reads, writes=writes, mutates=mutates)
+
+
+def _added(operation: Operation) -> int:
+    """Return the gradient that an operation adds to a sum."""
+    _total, gradient = refs(operation.call.arguments)
+    return gradient
 
 
 def _bytes(form: Value) -> int:

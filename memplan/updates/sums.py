@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..model.accumulated import SUM
 from ..program.program import Operation, Program, Setting
+from ..torch_support.torch_optimizers import kernel_for_lists
 from .planned_optimizer import Rule
 from .rules import RULES
 
@@ -25,6 +26,12 @@ def add(total: Tensor, gradient: Tensor, first: float) -> None:
         total.copy_(gradient)
     else:
         total.add_(gradient)
+
+
+def add_in_bucket(first: float, *given: tuple[Tensor, Tensor]) -> None:
+    """Add gradients to their sums, by one kernel. given: per weight its sum and its gradient."""
+    totals, gradients = map(list, zip(*given, strict=True))
+    kernel_for_lists("copy_" if first else "add_")(totals, gradients)
 
 
 def on_sum(weight: Tensor, gradient: Tensor, *rest: Any, on: str, **hyperparameters: Any) -> None:
@@ -48,4 +55,4 @@ def sums_of(program: Program) -> set[int]:
 
 
 def adds_up(operation: Operation) -> bool:
-    return operation.call.target is add
+    return operation.call.target in (add, add_in_bucket)

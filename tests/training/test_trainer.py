@@ -184,6 +184,7 @@ UPDATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"float16": True, "num_train_epochs": 4, "max_grad_norm": 0.0},
         BUCKETS,
     ),
+    "buckets, accumulating": ({"gradient_accumulation_steps": 2, "num_train_epochs": 3}, BUCKETS),
     "buckets, not clipped": ({"max_grad_norm": 0.0, "eval_strategy": "epoch"}, BUCKETS),
 }
 """Options of Trainers and of plans."""

@@ -171,10 +171,8 @@ def test_a_trainer_with_its_defaults_logs_and_learns_as_eager(
 def test_updates_in_the_plan_are_those_of_its_defaults(
     kind: str, plan: dict[str, Any], lora: bool, tmp_path: Path
 ) -> None:
-    """Early updates of adapters are of two batches; those of all weights are rolled back."""
-    more: dict[str, Any] = {}
-    if "early_updates" in plan:
-        more = {"gradient_accumulation_steps": 2} if lora else {"max_grad_norm": 1e-3}
+    """Updates of adapters are of two batches; those of all weights are rolled back."""
+    more = {"gradient_accumulation_steps": 2} if lora else {"max_grad_norm": 1e-3}
     logged, weights = trained(trainer(kind, "Llama", tmp_path, lora=lora, **more))
     AcceleratorState._reset_state(True)
     planned = trainer(kind, "Llama", tmp_path, lora=lora, **more)

@@ -9,7 +9,10 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from eager_loops import assert_same, mean_square, trained_eagerly
 from hostile import Lateness, blocks
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Links, Machine
@@ -20,12 +23,14 @@ from memplan.profiling.compare.eager import run_eager
 from memplan.profiling.fusion.choice import COMPILED
 from memplan.program.graph import Cost, graph_of
 from memplan.program.program import Program
-from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.cycle import Cycle, Terms
 from memplan.steps.execute import PlannedStep
 from memplan.tracing.trace import trace
 from memplan.updates.buckets import buckets_of, with_buckets
 from memplan.updates.choice import OptimizerChoice, choice_of, updated
+from memplan.updates.parts import adding, updating
 from memplan.updates.rules import in_bucket
+from memplan.updates.sums import adds_up
 from memplan.updates.updates import updates_weights
 from recomputing import recomputing
 from torch import nn
@@ -216,7 +221,7 @@ def planned(module: nn.Module, optimizer: Any, **options: Any) -> memplan.Step:
         "budget": "100%",
         "machine": Machine(links=Links(1e9, 1e9)),
         "solver": "optimizer-offload",
-        "loss_fn": lambda output: output.square().mean(),
+        "loss_fn": mean_square,
         "bucket_size": "1MB",
         "cache": False,
         "progress": False,
@@ -229,21 +234,6 @@ def planned(module: nn.Module, optimizer: Any, **options: Any) -> memplan.Step:
 def batches(count: int) -> list[torch.Tensor]:
     torch.manual_seed(7)
     return [torch.randn(8, 16) for _ in range(count)]
-
-
-def trained_eagerly(module: nn.Module, optimizer: Any, given: list[torch.Tensor]) -> None:
-    for x in given:
-        module(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def assert_same(own: tuple[nn.Module, Any], other: tuple[nn.Module, Any]) -> None:
-    assert all(map(torch.equal, own[0].state_dict().values(), other[0].state_dict().values()))
-    rows, theirs = (each[1].state_dict()["state"] for each in (own, other))
-    assert rows.keys() == theirs.keys()
-    for index, row in theirs.items():
-        assert all(torch.equal(rows[index][name], value) for name, value in row.items())
 
 
 def test_a_loop_saves_loads_and_reads_what_it_would() -> None:
@@ -271,6 +261,108 @@ def test_a_loop_saves_loads_and_reads_what_it_would() -> None:
     for x in given[6:]:
         step(x)
     trained_eagerly(other, eager, given[6:])
+    step.restore_to_device()
+    assert_same((module, own), (other, eager))
+
+
+SUMMED: dict[str, dict[str, Any]] = {
+    "at once": {},
+    "clipped": {"max_grad_norm": 0.1},
+    "after": {"update": "after"},
+    "in pieces": {"bucket_size": "300B"},
+}
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("solver", ["store-all", "optimizer-offload", "memferry"])
+@pytest.mark.parametrize("options", SUMMED)
+@pytest.mark.parametrize("make", MAKES)
+def test_gradients_of_several_batches_are_summed(make: Any, options: str, solver: str) -> None:
+    """The last update is of what is left of an epoch; then training goes on."""
+    module, given = stack(), batches(13)
+    other = copy.deepcopy(module)
+    own, eager = make(module.parameters()), make(other.parameters())
+    more = SUMMED[options] | {"budget": "80%"} if solver == "memferry" else SUMMED[options]
+    step = planned(module, own, gradient_accumulation_steps=3, solver=solver, verify=True, **more)
+    assert buckets_of(step.plans[0].program)
+    for part in (given[:8], given[8:]):
+        for x in part:
+            step(x)
+        step.update()
+        trained_eagerly(other, eager, part, every=3, norm=SUMMED[options].get("max_grad_norm"))
+    step.restore_to_device()
+    assert_same((module, own), (other, eager))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("masters", [False, True])
+def test_sums_of_half_precision(masters: bool, wide: bool) -> None:
+    options: dict[str, Any] = {"master_weights": masters}
+    if wide:
+        options["accumulate_dtype"] = torch.float32
+    module = stack().to(torch.bfloat16)
+    step = planned(module, adamw(module.parameters()), gradient_accumulation_steps=2, verify=True, **options)
+    (sums,) = {value.dtype for value in _sums(step)}
+    assert sums == (torch.float32 if wide else torch.bfloat16)
+    for x in batches(4):
+        step(x.to(torch.bfloat16))
+
+
+def _sums(step: memplan.Step) -> list[Any]:
+    program = step.plans[0].program
+    return [program.values[v] for (_parameter, state), v in program.states.items() if state == "gradient_sum"]
+
+
+def test_a_bucket_of_sums_is_one_tensor_to_which_all_is_added_at_once() -> None:
+    module = stack()
+    step = planned(module, momentum(module.parameters()), gradient_accumulation_steps=2, max_grad_norm=1.0)
+    program = step.plans[0].program
+    adds = [one for one in program.operations if adds_up(one)]
+    assert len(adds) == len({value.storage for value in _sums(step)}) == 4
+    assert all(len(one.call.arguments) == 1 + 4 for one in adds)
+    assert {value.storage for value in _sums(step)} <= buckets_of(program)
+    assert buckets_of(adding(program).program) == buckets_of(updating(program).program) == buckets_of(program)
+
+
+def test_plans_of_an_update_hand_buckets_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its second batch on nothing is copied between two iterations."""
+    module = stack()
+    step = planned(module, adamw(module.parameters()), gradient_accumulation_steps=2)
+    given = batches(8)
+    step(given[0])
+    placed = list[int]()
+    for name in ("put", "make"):
+        monkeypatch.setattr(Cycle, name, lambda _cycle, storage, *_rest: placed.append(storage))
+    for x in given[1:]:
+        step(x)
+    assert not placed
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_random_models_sizes_and_numbers_of_batches(data: st.DataObject) -> None:
+    widths = data.draw(st.lists(st.integers(1, 24), min_size=1, max_size=4))
+    every = data.draw(st.integers(2, 4))
+    make = data.draw(st.sampled_from(MAKES))
+    norm = data.draw(st.sampled_from([None, 0.1]))
+    torch.manual_seed(0)
+    sizes = list(zip([16, *widths], [*widths, 1], strict=True))
+    module = nn.Sequential(*(nn.Sequential(nn.Linear(*size), nn.Tanh()) for size in sizes))
+    other, trained = copy.deepcopy(module), batches(data.draw(st.integers(1, 2 * every)))
+    own, eager = make(module.parameters()), make(other.parameters())
+    options: dict[str, Any] = {} if norm is None else {"max_grad_norm": norm}
+    size = data.draw(st.integers(65, 2000))
+    try:
+        step = planned(
+            module, own, bucket_size=f"{size}B", gradient_accumulation_steps=every, verify=False, **options
+        )
+    except InputError as error:
+        assert "no two weights of one layer" in str(error)  # noqa: PT017
+        return
+    for x in trained:
+        step(x)
+    step.update()
+    trained_eagerly(other, eager, trained, every=every, norm=norm)
     step.restore_to_device()
     assert_same((module, own), (other, eager))
 
@@ -307,7 +399,7 @@ def test_it_is_verified_with_fused_operations() -> None:
     step = memplan.optimize(
         module,
         x,
-        loss_fn=lambda output: output.square().mean(),
+        loss_fn=mean_square,
         optimizer=adamw(module.parameters()),
         budget="60%",
         machine=MACHINE,
@@ -349,7 +441,6 @@ def test_a_checkpoint_of_a_run_goes_on(tmp_path: Any) -> None:
     [
         {"early_updates": True, "max_grad_norm": 1.0},
         {"rollback_on_error": True},
-        {"gradient_accumulation_steps": 2},
     ],
     ids=str,
 )

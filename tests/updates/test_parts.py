@@ -29,11 +29,11 @@ from transfers import MACHINE, absent, in_order, wandering, with_modes
 MANY = 3
 
 
-def seeded(make, when, clipping) -> Iteration:
+def seeded(make, when, clipping, bucket=0) -> Iteration:
     torch.manual_seed(0)
     iteration = blocks()
     optimizer = make(iteration.module.parameters())
-    return iteration._replace(updates=Updates(optimizer, when, clipping), accumulate=MANY)
+    return iteration._replace(updates=Updates(optimizer, when, clipping, bucket=bucket), accumulate=MANY)
 
 
 def adamw(parameters):
@@ -61,12 +61,13 @@ def unmeasured(part: Part, whole: Graph) -> Graph:
 
 
 @pytest.mark.sampled(1)
+@pytest.mark.parametrize("bucket", [0, 2**20], ids=["alone", "in buckets"])
 @pytest.mark.parametrize("seed", range(8))
-def test_parts_of_random_schedules(seed: int) -> None:
+def test_parts_of_random_schedules(seed: int, bucket: int) -> None:
     rng = random.Random(seed)
     make, when = rng.choice((adamw, momentum)), rng.choice(("in-backward", "in-backward", "after"))
     clipping = Clipping(0.05) if rng.random() < 0.4 else None
-    iteration, baseline = seeded(make, when, clipping), seeded(make, when, clipping)
+    iteration, baseline = seeded(make, when, clipping, bucket), seeded(make, when, clipping)
     program = in_blocks(trace(iteration))
     graph = graph_of(program, costs(program), block_bytes=512)
     modes = with_modes(graph, program, rng).operations.modes

@@ -10,6 +10,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from eager_loops import assert_same, mean_square, trained_eagerly
 from hostile import Lateness
 from memplan.devices.storage.offloaded import hold_of
 from memplan.graphs.errors import InputError, MismatchError
@@ -19,6 +20,7 @@ from memplan.model.clipping import Clipping
 from memplan.model.iteration import Iteration, Updates
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.compare.eager import run_eager
+from memplan.profiling.fusion.choice import COMPILED
 from memplan.program.graph import Cost, graph_of
 from memplan.program.program import Program
 from memplan.program.state_blocks import state_and_rows, whole_states
@@ -64,10 +66,6 @@ class Words(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.middle(self.embedding(tokens)).tanh()
         return self.out(hidden) * self.scale[: hidden.shape[-1]].sum() + self.scale.square().mean()
-
-
-def mean_square(output: Tensor) -> Tensor:
-    return output.square().mean()
 
 
 def words(dtype: torch.dtype = torch.float32, *, tied: bool = False) -> tuple[nn.Module, Tensor]:
@@ -317,22 +315,6 @@ def batches(count: int) -> list[Tensor]:
     return [torch.randint(0, 301, (4, 8)) for _ in range(count)]
 
 
-def trained_eagerly(module: nn.Module, optimizer: Any, given: list[Tensor]) -> None:
-    for x in given:
-        mean_square(module(x)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def assert_same(own: tuple[nn.Module, Any], other: tuple[nn.Module, Any]) -> None:
-    assert all(map(torch.equal, own[0].state_dict().values(), other[0].state_dict().values()))
-    rows, theirs = (each[1].state_dict()["state"] for each in (own, other))
-    assert rows.keys() == theirs.keys()
-    for index, row in theirs.items():
-        assert row.keys() == rows[index].keys()
-        assert all(torch.equal(rows[index][name], value) for name, value in row.items())
-
-
 def blocks_moved(step: memplan.Step) -> int:
     """How many blocks of states the step's first plan has in its hands between iterations."""
     plan = step.plans[0]
@@ -443,19 +425,39 @@ def test_gradients_of_several_batches_are_summed(options: dict[str, Any]) -> Non
     for x in given:
         step(x)
     step.update()
-    for turn, x in enumerate(given, 1):
-        (mean_square(other(x)) / 2).backward()
-        if turn % 2 == 0 or turn == len(given):
-            if "max_grad_norm" in options:
-                nn.utils.clip_grad_norm_(other.parameters(), options["max_grad_norm"])
-            eager.step()
-            eager.zero_grad()
+    trained_eagerly(other, eager, given, every=2, norm=options.get("max_grad_norm"))
     step.restore_to_device()
     rows = own.state_dict()["state"].values()
-    assert all(row.pop("gradient_sum").shape == row["exp_avg"].shape for row in rows)
-    for row in own.state.values():
-        row.pop("gradient_sum", None)
+    assert all(row["gradient_sum"].shape == row["exp_avg"].shape for row in rows)
     assert_same((module, own), (other, eager))
+
+
+@pytest.mark.scripts
+def test_it_is_verified_with_fused_operations() -> None:
+    """Bit by bit the same kernels without a plan."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Sigmoid(), nn.Linear(128, 32)) for _ in range(3)
+    ]
+    module, x = nn.Sequential(*layers), torch.randn(256, 32)
+    step = memplan.optimize(
+        module,
+        x,
+        loss_fn=mean_square,
+        optimizer=adamw(module.parameters()),
+        budget="60%",
+        machine=MACHINE,
+        solver="joint",
+        time_limit=1,
+        cache=False,
+        verify=True,
+        compile=True,
+        block_size=SIZE,
+    )
+    assert step.plan.graph.source[COMPILED]
+    assert blocks_of(step.plans[0].program)
+    losses = [step(x).item() for _ in range(3)]
+    assert losses[2] < losses[0]
 
 
 def test_a_checkpoint_of_a_run_goes_on_with_other_blocks_and_without(tmp_path: Any) -> None:
@@ -481,7 +483,6 @@ def test_what_does_not_go_with_it_is_refused() -> None:
     options: list[dict[str, Any]] = [
         {"early_updates": True, "max_grad_norm": 1.0},
         {"rollback_on_error": True},
-        {"compile": True},
     ]
     for each in options:
         module, tokens = words()
@@ -489,8 +490,7 @@ def test_what_does_not_go_with_it_is_refused() -> None:
             InputError, match=r"block_size= and .* not planned together: leave block_size= out"
         ):
             planned(module, adamw(module.parameters()), tokens, **each)
-        if "compile" not in each:  # the way out
-            planned(module, adamw(module.parameters()), tokens, **each, block_size=None)
+        planned(module, adamw(module.parameters()), tokens, **each, block_size=None)  # the way out
     with pytest.raises(InputError, match=r"block_size= needs planned updates, and your loop steps"):
         planned(*words()[:1], None, words()[1])
     with pytest.raises(InputError, match=r"block_size"):

@@ -45,7 +45,9 @@ class Hold(NamedTuple):
         host_access.py.
     lost: nothing is to be brought back, but another value may replace it.
     fill: makes the values if there are none yet, see lazy_init.py.
-    release: lets go of the copies, which another step has taken over; None if that can't be.
+    release: lets go of the copies, which another step has taken over; None if that can't be. Tensors in one
+        storage that change hands together have the same function.
+    sharing: number of these tensors.
     blocks: returns its blocks of rows, in order, if each has copies of its own; None if it has none.
     """
 
@@ -56,6 +58,7 @@ class Hold(NamedTuple):
     lost: bool = False
     fill: Fill | None = None
     release: Callable[[], None] | None = None
+    sharing: int = 1
     blocks: Callable[[], Sequence[HeldBlock]] | None = None
 
 

@@ -38,6 +38,7 @@ from ...program.graph import Cost, graph_of
 from ...program.program import Program
 from ...program.state_blocks import whole_states
 from ...torch_support.unsupported import warn_user
+from ...updates.buckets import buckets_of
 from ...updates.clipping import clip_over_ranks
 from ..codegen.copies import LETTERS, Place, variable
 from ..codegen.dry_run import DryRun, IterationCode
@@ -97,8 +98,8 @@ class Cycle:
     """Iterations of a schedule with transfers, each of which starts with what the one before left.
 
     sources: the code of each iteration that differs.
-    moved: the persistent storages that the schedule moves, and the other blocks of rows of states of which
-        it moves one.
+    moved: the persistent storages that the schedule moves, the other blocks of rows of states of which it
+        moves one, and buckets.
     held: every copy of these, by the name of its variable: between iterations those of `places`. The code of
         an iteration notes here at once which copies it makes and deletes, so that none is known to it alone.
     lost: storages that a failure has left in between.
@@ -578,11 +579,12 @@ def _places(graph: Graph, schedule: Schedule, program: Program) -> Sequence[Plac
     """Return the memories of the persistent storages that the schedule moves, at the start of an
     iteration.
 
-    Blocks of one state are all among them or none: the user has one tensor.
+    Blocks of one state are all among them or none: the user has one tensor. Buckets are always among them: a
+    plan of the other batches of an update, which may move other tensors, takes them over as they are.
     """
     initial = schedule.initial
     transfers = (schedule.targets[schedule.verbs != Verb.COMPUTE]).tolist()
-    moved = {x for x in transfers if graph.persistent[x]} | initial.named
+    moved = {x for x in transfers if graph.persistent[x]} | initial.named | buckets_of(program)
     for whole in whole_states(program).values():
         blocks = {program.values[value].storage for value in whole.blocks}
         moved |= set() if moved.isdisjoint(blocks) else blocks

@@ -16,11 +16,20 @@ from torch import Tensor
 
 from ...devices.storage.blocks import memory_of
 from ...devices.storage.copies import raw, value
-from ...devices.storage.offloaded import Hold, bring_back, give_up, hold_anew, hold_of, offload_value, restore
+from ...devices.storage.offloaded import (
+    Fill,
+    Hold,
+    bring_back,
+    give_up,
+    hold_anew,
+    hold_of,
+    offload_value,
+    restore,
+)
 from ...graphs.errors import MemplanError, MismatchError
 from ...graphs.machine import Memory
 from ...program.forms import described, form_of
-from ...program.program import Program
+from ...program.program import Program, Value
 from ...torch_support.interrupts import deferred_signals
 from ...updates.buckets import buckets_of
 from .cycle import Cycle
@@ -78,10 +87,10 @@ class Ownership:
                 self._cycle.drop(form.storage)
 
     def _take(self, storage: int, tensors: Mapping[int, Tensor]) -> None:
-        if len(tensors) == 1:  # copies of one tensor can change hands; those of several must stay one memory
-            (only,) = tensors.items()
-            if self._made(storage, only) or self._adopted(storage, only):
-                return
+        # Copies of one tensor, or of a bucket, can change hands; other tensors must stay one memory.
+        together = len(tensors) == 1 or storage in self._buckets
+        if together and (self._made(storage, tensors) or self._adopted(storage, tensors)):
+            return
         bring_back(tensors.values())  # from whichever step has them
         if len(tensors) == 1:
             self._alone(storage, *tensors.values())
@@ -94,9 +103,10 @@ class Ownership:
             names = ", ".join(self._owners[resident][0] for resident in tensors)
             raise MismatchError(f"{names} lie in memories of their own; the plan is for one that they share")
         self._cycle.put(storage, raw(next(iter(tensors.values()))))
+        kinds = [type(tensor) for tensor in tensors.values()]
         for resident, tensor in tensors.items():
-            offload_value(tensor, self._forms[resident], *self._ways(storage))
-            self._taken[resident] = tensor
+            offload_value(tensor, self._forms[resident], *self._ways(storage)[:2])
+        self._hold(storage, tensors, kinds)
 
     def _alone(self, storage: int, tensor: Tensor) -> None:
         """Give a tensor that lies in a larger memory (`vector_to_parameters`) separate memory."""
@@ -135,57 +145,70 @@ class Ownership:
             device.copy(there, apart[-1])  # after the copy that fetches it
         return apart
 
-    def _made(self, storage: int, only: tuple[int, Tensor]) -> bool:
-        """Take a tensor that has no value yet: materialize it in the memories in which an iteration starts
-        with it.
+    def _made(self, storage: int, tensors: Mapping[int, Tensor]) -> bool:
+        """Take tensors that have no value yet: materialize them in the memories in which an iteration starts
+        with them.
 
-        Returns False, and takes nothing, if it is not such a tensor.
+        Returns False, and takes nothing, if one is not such a tensor.
         """
-        resident, tensor = only
-        hold, form = hold_of(tensor), self._forms[resident]
-        if hold is None or hold.fill is None or hold.form._replace(storage=storage) != form:
-            return False
-        self._cycle.make(storage, form.end, hold.fill)
-        self._hold(storage, resident, tensor, hold)
+        fills: list[tuple[Value, Fill]] = []
+        kinds: list[type[Tensor]] = []
+        for resident, tensor in tensors.items():
+            hold, form = hold_of(tensor), self._forms[resident]
+            if hold is None or hold.fill is None:
+                return False
+            if hold.form._replace(storage=storage, offset=form.offset) != form:
+                return False
+            fills.append((form, hold.fill))
+            kinds.append(hold.kind)
+        self._cycle.make(storage, max(form.end for form, _fill in fills), partial(_fill_all, fills))
+        self._hold(storage, tensors, kinds)
         return True
 
-    def _adopted(self, storage: int, only: tuple[int, Tensor]) -> bool:
-        """Take over another step's finished copies of a tensor.
+    def _adopted(self, storage: int, tensors: Mapping[int, Tensor]) -> bool:
+        """Take over another step's finished copies of tensors.
 
-        Returns False, and takes nothing, if they are not in the memories in which iterations of this step
-        start.
+        Returns False, and takes nothing, if it has others in the same storage, or if they are not in the
+        memories in which iterations of this step start.
         """
-        resident, tensor = only
-        hold, form = hold_of(tensor), self._forms[resident]
-        if hold is None or hold.release is None or hold.blocks is not None:
+        holds = [hold for tensor in tensors.values() if (hold := hold_of(tensor)) is not None]
+        forms = [self._forms[resident] for resident in tensors]
+        if [hold.form._replace(storage=storage) for hold in holds] != forms:
             return False
-        if hold.form._replace(storage=storage) != form:
+        release = holds[0].release
+        if release is None or holds[0].blocks is not None or holds[0].sharing != len(holds):
             return False
-        if not self._cycle.adopt(storage, hold.copies()):
+        if any(hold.release is not release for hold in holds):
             return False
-        hold.release()
-        self._hold(storage, resident, tensor, hold)
+        if not self._cycle.adopt(storage, holds[0].copies()):
+            return False
+        release()
+        self._hold(storage, tensors, [hold.kind for hold in holds])
         return True
 
-    def _hold(self, storage: int, resident: int, tensor: Tensor, hold: Hold) -> None:
-        """Take over the hold on a tensor that another step holds."""
+    def _hold(self, storage: int, tensors: Mapping[int, Tensor], kinds: Sequence[type[Tensor]]) -> None:
+        """Note that this step holds the tensors of a storage. kinds: their classes."""
         give_back, copies, release = self._ways(storage)
-        hold_anew(tensor, Hold(self._forms[resident], hold.kind, give_back, copies, release=release))
-        self._taken[resident] = tensor
+        for (resident, tensor), kind in zip(tensors.items(), kinds, strict=True):
+            form = self._forms[resident]
+            hold = Hold(form, kind, give_back, copies, release=release, sharing=len(tensors))
+            hold_anew(tensor, hold)
+            self._taken[resident] = tensor
 
     def _ways(
         self, storage: int
     ) -> tuple[Callable[[], None], Callable[[], Sequence[Any]], Callable[[], None] | None]:
-        """Return functions that give a tensor back, read its copies, and let go of it.
+        """Return functions that give a storage's tensors back, read its copies, and let go of it.
 
-        The last is None for tensors that share a storage.
+        The last is None for tensors that share a storage and must stay in one memory.
         """
-        release = partial(self._release, storage) if len(self._residents[storage]) == 1 else None
+        together = len(self._residents[storage]) == 1 or storage in self._buckets
+        release = partial(self._release, storage) if together else None
         return partial(self._give_back, storage), partial(self._cycle.copies, storage), release
 
     def _release(self, storage: int) -> None:
-        (resident,) = self._residents[storage]
-        del self._taken[resident]
+        for resident in self._residents[storage]:
+            del self._taken[resident]
         self._cycle.drop(storage)
 
     def _give_back(self, storage: int) -> None:
@@ -209,6 +232,15 @@ class Ownership:
         found = form_of(tensor, form)._replace(offset=int(tensor.storage_offset()))
         if found != form:
             raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
+
+
+def _fill_all(fills: Sequence[tuple[Value, Fill]], bytes_: Tensor) -> None:
+    """Fill the bytes of a storage with the values of all tensors in it."""
+    for form, fill in fills:
+        start = form.offset * form.dtype.itemsize
+        own = torch.empty(form.end - start, dtype=torch.uint8, device=bytes_.device)
+        fill(own)
+        bytes_[start : form.end].copy_(own)
 
 
 def no_memory_for(name: str) -> MemplanError:

@@ -118,7 +118,8 @@ class Outcome(NamedTuple):
 
     def after(self, other: Outcome, times: int) -> Outcome:
         """Return what these take together with so many times others."""
-        return Outcome(*(own + times * more for own, more in zip(self, other, strict=True)))
+        copies, busy, time = other
+        return Outcome(self.copies + times * copies, self.busy + times * busy, self.time + times * time)
 
 
 def outcome(graph: Graph, schedule: Schedule, time: float) -> Outcome:

@@ -147,6 +147,9 @@ def effort(target: Any, keywords: Mapping[str, Any]) -> Effort:
         own = {name: value for name, value in keywords.items() if name not in left_out}
         inner = effort(RULES[keywords["update"]], own)
         return Effort(inner.passes, inner.temporaries + (not waits and "clip" in keywords))
+    if "on" in keywords:  # on the sum of several batches, to which the gradient is added first
+        inner = effort(RULES[keywords["on"]], {k: v for k, v in keywords.items() if k != "on"})
+        return Effort(inner.passes + 3, inner.temporaries)
     if target is on_average:
         inner = effort(RULES[keywords["of"]], keywords)
         return Effort(inner.passes + 3 * (1 + (keywords["of"] == on_master.__name__)), inner.temporaries)

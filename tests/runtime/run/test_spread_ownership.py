@@ -47,7 +47,7 @@ def test_a_full_weight_is_gathered_if_it_is_missing_or_older_than_its_shares(
         end_jobs=lambda: None,
     )
     values = [SimpleNamespace(storage=0)]
-    program = SimpleNamespace(parameters={"w": 0}, values=values, storages=[], operations=[])
+    program = SimpleNamespace(parameters={"w": 0}, values=values, storages=[], operations=[], states={})
     owners = {0: ("w", lambda: weight)}
     ownership = SpreadOwnership(*cast("Any", (program, owners, cycle, shards)))
 

@@ -147,7 +147,9 @@ class PlannedStep:
         changed = changed_residents(program) if complete else changed_by_others(program)
         sizes = {x: program.storages[x].bytes for x in sorted(changed)}
         option = "rollback_on_error=True" if undo else "early_updates=True"
-        self.journal = Journal(self.device, sizes, complete=complete, option=option)
+        blocks = whole_by_block(program)
+        rows = {program.values[block].storage for block in blocks}
+        self.journal = Journal(self.device, sizes, rows, complete=complete, option=option)
         machine = terms and (terms.machine or terms.graph.machine)
         capacity = machine and machine.host_capacity
         if complete and capacity is not None and self.journal.bytes > capacity:
@@ -155,7 +157,6 @@ class PlannedStep:
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
         self._moving = [False] * len(program.residents)
-        blocks = whole_by_block(program)
         self._rows = {n: blocks[v].blocks[v] for n, v in enumerate(program.residents) if v in blocks}
         # Whether each gradient is on its parameter's device already, where `.grad` must be.
         self._gradients_stay = all(

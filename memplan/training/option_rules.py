@@ -163,8 +163,6 @@ def _validate_sizes(options: Options, processes: Processes | None, given: str, *
         kind = "your loop" if options.optimizer is None else type(options.optimizer).__name__
         raise InputError(f"{given}= needs planned updates, and {kind} steps after the plan: leave it out")
     unsupported = {
-        "early_updates=True": options.early_updates,
-        "rollback_on_error=True": options.rollback_on_error,
         "cuda_graph=True": options.cuda_graph,
         "DistributedDataParallel": processes is not None,
     }

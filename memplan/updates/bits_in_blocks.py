@@ -19,6 +19,7 @@ from torch import Tensor
 from ..devices.absent_gpu.devices import is_absent_gpu
 from ..graphs.errors import InputError
 from ..program.program import Operation, Program, Ref, Setting, refs
+from .early import COEFFICIENT, Coefficient
 from .rules import is_fused
 
 ALIGNMENT = 256
@@ -87,6 +88,9 @@ class BitsInBlocks:
         call.target(changed[0], gradient, *changed[1:], lr, float(step), **keywords)
 
     def _given(self, argument: Any) -> Any:
+        if argument == COEFFICIENT:  # that of a second pass, which multiplies
+            half = torch.tensor(0.5, device=self._program.device)
+            return Coefficient(half, half)
         if isinstance(argument, Setting):
             return argument.example
         if isinstance(argument, Ref):  # the coefficient of a norm, or whether a gradient is infinite

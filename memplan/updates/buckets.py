@@ -34,7 +34,7 @@ from ..program.program import Call, Operation, Program, Ref, Storage, Value, ref
 from ..torch_support.torch_fakes import FakeTensorMode
 from ..torch_support.torch_optimizers import kernel_for_lists
 from .averages import is_dense, places_in_bucket
-from .rules import TOGETHER, in_bucket
+from .rules import in_bucket, of_whole_weight, runs, with_rule
 from .sums import FIRST, add, add_in_bucket, sums_of
 from .updates import updates_weights
 
@@ -78,7 +78,7 @@ def with_buckets(program: Program, size: int) -> Program:
 
 def buckets_of(program: Program) -> frozenset[int]:
     """Return the storages of weights, states and sums that are updated together."""
-    updates = (one for one in program.operations if one.call.target is in_bucket)
+    updates = (one for one in program.operations if runs(one.call, in_bucket))
     found = {x for one in updates for x in one.mutates}
     # A batch that only adds has no updates: states of several weights share a storage in a bucket alone.
     parameters: dict[int, set[str]] = {}
@@ -136,7 +136,7 @@ def _members(program: Program, size: int) -> Iterator[_Member]:
     alone = _Alone(program)
     for place, operation in enumerate(program.operations):
         call = operation.call
-        if not updates_weights(operation) or TOGETHER.get(call.target.__name__) is not call.target:
+        if not updates_weights(operation) or of_whole_weight(call) is None:
             continue
         weight, gradient, *states = refs(call.arguments)
         own = [program.values[value] for value in (weight, *states)]
@@ -219,13 +219,7 @@ class _Writer:
         given = zip(bucket, gradients, strict=True)
         members = [(one.weight, gradient, *one.states) for one, gradient in given]
         arguments: list[Any] = [tuple(map(Ref, member)) for member in members]
-        call = Call(
-            in_bucket,
-            (*arguments, *model.call.arguments[-2:]),
-            {"each": model.call.target.__name__, **model.call.keywords},
-            (),
-            several=False,
-        )
+        call = replace(with_rule(model.call, in_bucket), arguments=(*arguments, *model.call.arguments[-2:]))
         others = refs(model.call.keywords)
         read = (self._values[value].storage for value in (gradients[0], *others))
         update = Operation(

@@ -57,9 +57,6 @@ class OptimizerChoice:
             raise InputError(
                 f"--early-updates and --update {self.update} contradict each other: leave one out"
             )
-        for option, size in (("--bucket-size", self.bucket_size), ("--block-size", self.block_size)):
-            if self.early_updates and size is not None:
-                raise InputError(f"--early-updates and {option} are not planned together: leave one out")
 
     def load(self) -> None:
         """Import what the optimizer needs. Raises InputError for a package that is not installed."""

@@ -25,8 +25,8 @@ from ..devices.device.choice import device_of
 from ..devices.device.device import Device, StreamDevice
 from ..devices.measuring.link_rates import alone_to_host
 from ..devices.measuring.measure import Measurement
-from ..program.program import Operation, Program, Ref, Setting
-from .rules import RULES
+from ..program.program import Call, Operation, Program, Ref, Setting
+from .rules import AT_ONCE, RULES, in_bucket, in_rows, members, runs
 
 COEFFICIENT = Setting(-1, 1.0)
 """The last of an iteration's settings: the Coefficient that is known, or 1."""
@@ -164,16 +164,34 @@ def undone_bytes(program: Program, operation: Operation) -> tuple[int, int]:
 
 
 def _clipped_bytes(program: Program, operation: Operation) -> int:
-    """Return the most that the clipped gradient adds to an update's memory."""
-    call, gradient = operation.call, operation.call.arguments[1]
+    """Return the most that the clipped gradients add to an update's memory."""
+    call = operation.call
     if "clip" not in call.keywords:
         return 0
-    assert isinstance(gradient, Ref)
-    form = program.values[gradient.value]
-    each = torch.float32.itemsize if call.keywords.get("in_float32") else form.dtype.itemsize
+    if runs(call, in_bucket):
+        each = [_product_bytes(program, one) for one in members(call)]
+        return sum(each) if call.keywords["each"] in AT_ONCE else max(each)
+    if runs(call, in_rows):
+        return _product_bytes(program, call, call.keywords["stop"] - call.keywords["start"])
+    gradient = program.values[_gradient(call)]
     # No less than the gradient's storage: a product is laid out as its factor.
-    size = max(form.end // form.dtype.itemsize * each, program.storages[form.storage].bytes)
-    return device_of(program.device).rounded(size)
+    return max(_product_bytes(program, call), program.storages[gradient.storage].bytes)
+
+
+def _product_bytes(program: Program, call: Call, rows: int | None = None) -> int:
+    """Return the bytes of an update's gradient times a coefficient. rows: of the gradient, None for all."""
+    form = program.values[_gradient(call)]
+    each = torch.float32.itemsize if call.keywords.get("in_float32") else form.dtype.itemsize
+    elements = form.end // form.dtype.itemsize - form.offset
+    if rows is not None:
+        elements = elements // form.shape[0] * rows
+    return device_of(program.device).rounded(elements * each)
+
+
+def _gradient(call: Call) -> int:
+    gradient = call.arguments[1]
+    assert isinstance(gradient, Ref)
+    return gradient.value
 
 
 @cache

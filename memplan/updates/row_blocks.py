@@ -32,7 +32,7 @@ from ..program.state_blocks import block_name
 from ..torch_support.torch_fakes import FakeTensorMode
 from .bits_in_blocks import ALIGNMENT, BitsInBlocks
 from .catalogue import OPTIMIZERS
-from .rules import TOGETHER, in_rows, innermost
+from .rules import in_rows, innermost, of_whole_weight, with_rule
 from .updates import updates_weights
 
 
@@ -84,7 +84,7 @@ def _large_updates(program: Program, size: int) -> Iterator[_LargeUpdate]:
 
 
 def _is_by_element(call: Call) -> bool:
-    if TOGETHER.get(call.target.__name__) is not call.target:
+    if of_whole_weight(call) is None:
         return False
     function = innermost(call.target, call.keywords)
     return all(one.by_element for one in OPTIMIZERS.values() if function in one.functions)
@@ -175,14 +175,12 @@ class _Writer:
         weight, gradient, *states = refs(call.arguments)
         blocks = [self._state(value, update.blocks) for value in states]
         for rows, *own in zip(update.blocks, *blocks, strict=True):
-            keywords = {"each": call.target.__name__, "start": rows.start, "stop": rows.stop}
             arguments = (*map(Ref, (weight, gradient, *own)), *call.arguments[-2:])
+            made = with_rule(call, in_rows, start=rows.start, stop=rows.stop)
             changed = (self._values[value].storage for value in (weight, *own))
             one = operation._replace(
                 name=self._operations.unique(block_name(operation.name, rows)),
-                call=replace(
-                    call, target=in_rows, arguments=arguments, keywords=keywords | {**call.keywords}
-                ),
+                call=replace(made, arguments=arguments),
                 mutates=tuple(dict.fromkeys(changed)),
             )
             self._updates.setdefault(update.place, []).append(one)

@@ -6,6 +6,7 @@ Each takes the arguments of the update function that it calls, its own state bef
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -121,8 +122,38 @@ def members(call: Call) -> list[Call]:
     """Return the updates of the weights of a bucket, each as a call."""
     keywords = {name: value for name, value in call.keywords.items() if name != "each"}
     *each, lr, step = call.arguments
-    update = TOGETHER[call.keywords["each"]]
-    return [Call(update, (*one, lr, step), keywords, (), several=False) for one in each]
+    target, name = call.target, call.keywords["each"]
+    if target is in_bucket:
+        target = TOGETHER[name]
+    else:
+        keywords["update"] = name
+    return [Call(target, (*one, lr, step), keywords, (), several=False) for one in each]
+
+
+def runs(call: Call, rule: Callable[..., None]) -> bool:
+    """Tell whether an update runs `in_bucket` or `in_rows`, by itself or within an early update."""
+    return rule.__name__ in (call.target.__name__, call.keywords.get("update"))
+
+
+def of_whole_weight(call: Call) -> str | None:
+    """Return the name of the function in `TOGETHER` that an update runs; None for another kind of update.
+
+    An early update calls it by name, and so can call it for several weights or for rows.
+    """
+    name = call.target.__name__
+    if name not in TOGETHER and name not in FUNCTIONS and "update" in call.keywords:
+        name = call.keywords["update"]
+        return name if name in TOGETHER else None
+    return name if TOGETHER.get(name) is call.target else None
+
+
+def with_rule(call: Call, rule: Callable[..., None], **keywords: Any) -> Call:
+    """Return an update that runs `in_bucket` or `in_rows` in place of its function. keywords: the rule's."""
+    each = of_whole_weight(call)
+    own = {"each": each, **keywords, **call.keywords}
+    if call.target.__name__ == each:
+        return replace(call, target=rule, keywords=own)
+    return replace(call, keywords={**own, "update": rule.__name__})
 
 
 def innermost(target: Any, keywords: Mapping[str, Any]) -> UpdateFunction:

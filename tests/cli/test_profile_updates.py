@@ -89,10 +89,11 @@ def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) ->
 EARLY = ("--optimizer", "adamw", "--clip-norm", "1e-6", "--early-updates")
 
 
-def test_early_updates_from_a_model_to_its_training(plan: Plan) -> None:
+@pytest.mark.parametrize("together", [(), ("--bucket-size", "1MB")], ids=["alone", "in buckets"])
+def test_early_updates_from_a_model_to_its_training(plan: Plan, together: tuple[str, ...]) -> None:
     """The copies of what updates overwrite are in the predicted host memory, and runs that are rolled back
     are counted."""
-    assert plan("profile", "model.py", *EARLY, "-o", "graph.json").exit_code == 0
+    assert plan("profile", "model.py", *EARLY, *together, "-o", "graph.json").exit_code == 0
     graph = load_graph(Path("graph.json"))
     kinds, sizes = graph.tensors.kind, graph.tensors.bytes
     kept = sizes[(kinds == Kind.PARAMETER) | (kinds == Kind.OPTIMIZER_STATE)].sum()

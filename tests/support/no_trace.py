@@ -128,7 +128,8 @@ def watched(function: Any, position: int) -> Any:
     def call(*arguments: Any, **keywords: Any) -> Any:
         before = digest(arguments[position])
         options = arguments[0].options if isinstance(arguments[0], plan.Planner) else None
-        moves = options is not None and options.machine is not None
+        # A step packs small weights into buckets, whose memory it gives back as separate memory.
+        moves = options is not None and not (options.machine is None and options.bucket_size is None)
         spreads = getattr(options, "shard", None) is not None
         try:
             return function(*arguments, **keywords)

@@ -185,6 +185,10 @@ UPDATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         BUCKETS,
     ),
     "buckets, accumulating": ({"gradient_accumulation_steps": 2, "num_train_epochs": 3}, BUCKETS),
+    "buckets, early, accumulating": (
+        {**HARDLY, "gradient_accumulation_steps": 2, "num_train_epochs": 3},
+        {**BUCKETS, **EARLY, "solver": "auto", "machine": "rtx3060", "time_limit": 1},
+    ),
     "buckets, not clipped": ({"max_grad_norm": 0.0, "eval_strategy": "epoch"}, BUCKETS),
 }
 """Options of Trainers and of plans."""

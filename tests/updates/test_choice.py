@@ -148,8 +148,6 @@ def test_a_choice_of_early_updates():
     assert updates_early(trace(updated(seeded("perceptron"), choice)))
     for wrong, line in (
         ({"clip_norm": None}, "goes with --clip-norm"),
-        ({"bucket_size": 2**20}, "--bucket-size are not planned together"),
-        ({"block_size": 2**20}, "--block-size are not planned together"),
         ({"update": "after"}, "leave one out"),
     ):
         with pytest.raises(InputError, match=f"^--early-updates .*{line}"):

@@ -23,6 +23,12 @@ def raw(tensor: Tensor) -> Tensor:
     return empty.set_(storage, 0, (storage.nbytes(),), (1,))  # pyright: ignore[reportArgumentType]
 
 
+def own_bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes of a contiguous tensor, not copied: of its storage only those in which it lies."""
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    return raw(tensor)[start : start + tensor.nbytes]
+
+
 def value(bytes_: Tensor, form: Value) -> Tensor:
     """Return the value that lies in these bytes, not copied. Raises MemplanError if they are too few."""
     if bytes_.nbytes < form.end:  # else PyTorch would add bytes of no content
@@ -39,12 +45,12 @@ def offload(device: Device, source: Tensor | None, block: HostBuffer) -> None:
     """
     block.open()
     if source is not None:
-        _copy(device, raw(source), block.bytes)
+        copy_common(device, raw(source), block.bytes)
 
 
 def prefetch(device: Device, block: HostBuffer, target: Tensor) -> None:
     """Copy from host to device."""
-    _copy(device, block.bytes, target)
+    copy_common(device, block.bytes, target)
 
 
 def write(block: HostBuffer, file: File) -> None:
@@ -65,7 +71,7 @@ def loaded(file: File) -> Tensor:
     return made
 
 
-def _copy(device: Device, source: Tensor, target: Tensor) -> None:
+def copy_common(device: Device, source: Tensor, target: Tensor) -> None:
     """Copy as many bytes as both have.
 
     Both have room for the storage's values; what one has more is rounding.

@@ -4,7 +4,7 @@ be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from threading import Lock
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ...graphs.machine import Memory
 from ..device.device import Device, Event, PinError, Stream, StreamDevice
 from .arena import Arena
-from .copies import offload
+from .copies import copy_common, own_bytes, raw
 from .host_buffers import Host, HostBuffer
 from .shortage import ShortageError
 
@@ -34,18 +34,25 @@ class Journal:
     """
 
     def __init__(
-        self, device: Device, sizes: Mapping[int, int], *, complete: bool = False, option: str = ""
+        self,
+        device: Device,
+        sizes: Mapping[int, int],
+        rows: Container[int] = (),
+        *,
+        complete: bool = False,
+        option: str = "",
     ) -> None:
         """Start with nothing kept.
 
         sizes: bytes of each storage that is kept before it is changed; with `complete` of all that change.
+        rows: storages of blocks of rows, whose tensors may be views of a larger one.
 
         Raises ShortageError if there is not that much host memory.
         """
         self.kept: dict[int, HostBuffer] = {}
         self.overwritten: set[int] = set()
         self.complete, self.option = complete, option
-        self._device, self._sizes = device, sizes
+        self._device, self._sizes, self._rows = device, sizes, rows
         try:
             self.host = Host(self.bytes)
         except ShortageError as error:
@@ -128,16 +135,20 @@ class Journal:
         return storage in self._sizes
 
     def _copied(self, storage: int, there: Tensor | HostBuffer) -> HostBuffer:
+        if isinstance(there, HostBuffer):
+            bytes_ = there.bytes
+        else:
+            bytes_ = own_bytes(there) if storage in self._rows else raw(there)
         if (block := self._room.get(storage)) is None:
-            size = there.size if isinstance(there, HostBuffer) else there.untyped_storage().nbytes()
+            size = bytes_.nbytes
             with self._opening:  # updates on the host keep from their own thread
                 offset = self._arena_offsets().get(storage)
                 block = self._room[storage] = self.host.block(size, offset, self._sizes[storage]).open()
         if isinstance(there, HostBuffer):
-            block.bytes.copy_(there.bytes)
+            block.bytes.copy_(bytes_)
         else:
             # If it is queued, then on the stream that changes `there` next.
-            offload(self._device, there, block)
+            copy_common(self._device, bytes_, block.bytes)
         return block
 
     def _arena_offsets(self) -> dict[int, int]:

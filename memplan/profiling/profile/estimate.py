@@ -31,13 +31,14 @@ from ...graphs.machines.presets import Preset, find_preset
 from ...model.file import ModelFile, load_model_file
 from ...model.iteration import Iteration
 from ...program.graph import Cost, graph_of, with_costs
-from ...program.program import Call, Program, values_read
+from ...program.program import Call, Program, refs, values_read
 from ...torch_support.unsupported import is_value_dependent
 from ...tracing.trace import trace
 from ...updates.choice import OptimizerChoice, updated
 from ...updates.early import updates_early, with_undo
 from ...updates.optimizers.adamw import ADAMW, ADAMW_FUSED
-from ...updates.rules import AT_ONCE, effort, in_bucket, in_rows, innermost, members
+from ...updates.rules import AT_ONCE, effort, in_bucket, in_rows, innermost, members, runs
+from ...updates.sums import adds_up
 from ...updates.updates import updates_weights
 from .efficiency import efficiencies
 from .fake_build import fake_build
@@ -280,7 +281,7 @@ def demands_of(program: Program, progress: Progress | None = None) -> list[Deman
     for operation in program.operations:
         key = signature(program, operation.call)
         if key not in known:
-            asks = _update if updates_weights(operation) else _demand
+            asks = _update if updates_weights(operation) else _sum if adds_up(operation) else _demand
             known[key] = asks(program, operation.call)
         demands.append(known[key])
         if progress is not None:
@@ -296,8 +297,15 @@ def _demand(program: Program, call: Call) -> Demand:
     return Demand(work_of(*made), workspace_of(*made))
 
 
+def _sum(program: Program, call: Call) -> Demand:
+    """Return the demand of adding gradients to their sums: both are read, the sums are written."""
+    totals = [*refs(call.arguments)][::2]
+    size = sum(distinct_bytes(_layout(program, total)) for total in totals)
+    return Demand(Work(0, 0, "bfloat16", "pointwise"), Workspace(0, 0), passes=3, size=size, fused=True)
+
+
 def _update(program: Program, call: Call) -> Demand:
-    if call.target is in_bucket:
+    if runs(call, in_bucket):
         each = [_update(program, one) for one in members(call)]
         work = Work(sum(one.work.flops for one in each), 0, "bfloat16", "product")
         total, sizes = sum(one.size for one in each), [one.workspace.usual for one in each]
@@ -308,7 +316,7 @@ def _update(program: Program, call: Call) -> Demand:
     # Update functions read weight, gradient, then states.
     _weight, gradient, *_states = values_read(call)
     like, update = _layout(program, gradient), innermost(call.target, call.keywords)
-    if call.target is in_rows:
+    if runs(call, in_rows):
         like = like[call.keywords["start"] : call.keywords["stop"]]
     size, work = distinct_bytes(like), Work(update.flops(like.shape, call.keywords), 0, "bfloat16", "product")
     passes, temporaries = effort(call.target, call.keywords)

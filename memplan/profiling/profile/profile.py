@@ -26,6 +26,7 @@ from ...planner.budget import Budget
 from ...program.graph import Cost, graph_of
 from ...program.program import Operation, Program
 from ...tracing.output_layouts import residents, trace_real_layouts
+from ...updates.buckets import buckets_of
 from ...updates.choice import OptimizerChoice, updated
 from ...updates.early import updates_early, with_undo
 from ..compare.accuracy import accuracy
@@ -146,7 +147,8 @@ def profiled(
     measured = rounds.measurements()
     figures = quality(measured, check)
     if updates_early(program):
-        measured = with_undo(measured, program, moves=False)  # by which machine is not known yet
+        # By which machine is not known yet; buckets are always moved.
+        measured = with_undo(measured, program, moves=bool(buckets_of(program)))
     graph = graph_from(program, measured, name=file.name)
     source = {
         "model": file.path,

@@ -22,7 +22,7 @@ from torch import Tensor
 from ...devices.calls.randomness import restore_generator, save_generator
 from ...devices.device.device import Device
 from ...devices.sharded.local_tensors import planned_local
-from ...devices.storage.copies import raw
+from ...devices.storage.copies import copy_common, own_bytes, raw
 from ...devices.storage.journal import Journal
 from ...devices.storage.offloaded import give_up
 from ...graphs.errors import NOT_PUT_BACK, MemplanError
@@ -85,7 +85,7 @@ class Recovery:
         self._program, self._owners, self._optimizer = program, owners, optimizer
         self._device, self._journal = device, journal
         self._cycle, self._ownership = moved or (None, None)
-        self._sums = sums_of(program)
+        self._sums, self._wholes = sums_of(program), whole_by_block(program)
         self._random = any(operation.random for operation in program.operations)
         if self._cycle is not None:
             self._cycle.when_lost = _weakly(self._give_up)
@@ -154,7 +154,9 @@ class Recovery:
         for value, tensor in zip(self._program.residents, residents, strict=True):
             storage = self._program.values[value].storage
             if storage in self._journal.kept and storage not in moved:
-                self._device.copy(self._journal.kept[storage].bytes, raw(tensor))
+                whole = self._wholes.get(value)
+                bytes_ = raw(tensor) if whole is None else own_bytes(tensor[whole.blocks[value]])
+                copy_common(self._device, self._journal.kept[storage].bytes, bytes_)
         self._device.synchronize()
 
     def _forget_sums(self) -> None:
@@ -176,9 +178,9 @@ class Recovery:
             self._others.leave(sys.exception())
         if self._cycle is not None:
             updated -= self._cycle.moved
-        wholes = {value: each.form for value, each in whole_by_block(self._program).items()}
         for value, (_name, owner) in self._owners.of(updated).items():
-            form = wholes.get(value, self._program.values[value])
+            whole = self._wholes.get(value)
+            form = self._program.values[value] if whole is None else whole.form
             give_up(planned_local(owner()), form, self._refusal())
 
     def _refusal(self) -> Callable[[], NoReturn]:

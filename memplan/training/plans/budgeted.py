@@ -36,6 +36,7 @@ from ...solvers.registry.run import solve_or_unpin as solve
 from ...solvers.splits import fastest
 from ...torch_support.unsupported import warn_user
 from ...tracing.output_layouts import residents
+from ...updates.buckets import buckets_of
 from ...updates.counts import count_bytes
 from ...updates.early import coefficient_bytes, updates_early, with_undo
 from ..options import Options
@@ -162,7 +163,7 @@ class BudgetedPlanner:
         limit = IMPROVED_MEASURING if self.improves else None
         measured = self.front_end.measured(iteration, program, self.book, limit)
         if updates_early(measured.program):
-            moves = self.options.machine is not None
+            moves = self.options.machine is not None or bool(buckets_of(measured.program))
             found = with_undo(measured.measurements, measured.program, moves=moves)
             measured = Measured(measured.program, found, graph_from(measured.program, found))
         program, graph = measured.program, measured.graph

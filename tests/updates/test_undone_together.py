@@ -150,7 +150,7 @@ def test_the_clipped_gradients_of_a_second_pass_are_in_the_planned_memory() -> N
     for make in (fused, adamw):
         for together in ("buckets", "rows"):
             module = layers()
-            sizes = {"bucket": 2**20} if together == "buckets" else {"block": 1024}
+            sizes: dict[str, Any] = {"bucket": 2**20} if together == "buckets" else {"block": 1024}
             updates = Updates(make(module.parameters()), clipping=Clipping(1.0), early=True, **sizes)
             program = trace(Iteration(module, (batches(1)[0],), mean_square, updates))
             each = (undone_bytes(program, one)[1] for one in program.operations if updates_weights(one))
@@ -168,7 +168,7 @@ def iteration(make: Make, together: str, **updates: Any) -> Iteration:
     """An iteration of which all tensors are whole blocks of 512 bytes."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(16, 128), nn.GELU(), nn.Linear(128, 128), nn.Tanh())
-    sizes = {"bucket": 2**14} if together != "rows" else {}
+    sizes: dict[str, Any] = {"bucket": 2**14} if together != "rows" else {}
     sizes |= {"block": 2**14} if together != "buckets" else {}
     chosen = Updates(make(module.parameters()), **sizes, **updates)
     return Iteration(module, (torch.randn(8, 16),), mean_square, chosen)

@@ -39,14 +39,16 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
         module = get_peft_model(module, kind, autocast_adapter_dtype=own).train()
     if row["attention"] == "efficient":
         module.forward = _efficient_attention(module.forward)
+    if row["norms"] == "by-hand":
+        _norms_by_hand(module)
     if row["masters"]:
         _with_masters(module, dtype)
     if row["fused_loss"]:
         return _with_fused_loss(module, row["fused_loss"]), inputs
     if row["chunks"]:
         return _in_chunks(module, row["chunks"]), inputs
-    if row["logits"] == "float32":
-        return _with_wide_logits(module), inputs
+    if row["logits"]:
+        return _with_loss_of_logits(module, row["logits"].split(), row["autocast"]), inputs
     return _wrapped(module, loss, row["autocast"]), inputs
 
 
@@ -77,8 +79,12 @@ def _add_adapters(module: Any, lora: Row) -> None:
                 setattr(part, name, Adapted(layer))
 
 
-def _with_wide_logits(module: Any) -> Any:
-    """Return the language model with its loss of logits in float32, which are outputs."""
+def _with_loss_of_logits(module: Any, words: list[str], autocast: str | None) -> Any:
+    """Return the language model with a loss of its logits, which are outputs.
+
+    words: `float32`: the logits are cast. `shifted`: the loss copies all but the last token's.
+    Without autocast the loss is computed in the logits' dtype.
+    """
     import torch
     from torch.nn import functional
 
@@ -88,13 +94,37 @@ def _with_wide_logits(module: Any) -> Any:
             self.model = module
 
         def forward(self, input_ids: Any, labels: Any) -> Any:
-            logits = self.model(input_ids=input_ids).logits.float()
-            return {
-                "loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
-                "logits": logits,
-            }
+            with torch.autocast("cuda", getattr(torch, autocast or "bfloat16"), enabled=autocast is not None):
+                logits = self.model(input_ids=input_ids).logits
+                if "float32" in words:
+                    logits = logits.float()
+                judged, wanted = logits, labels
+                if "shifted" in words:
+                    judged, wanted = logits[:, :-1].contiguous(), labels[:, 1:]
+                loss = functional.cross_entropy(judged.flatten(0, 1), wanted.flatten())
+            return {"loss": loss, "logits": logits}
 
     return Whole()
+
+
+def _norms_by_hand(module: Any) -> None:
+    """Replace each LayerNorm by one of separate operators."""
+    import torch
+
+    class Norm(torch.nn.Module):
+        def __init__(self, norm: Any) -> None:
+            super().__init__()
+            self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+        def forward(self, x: Any) -> Any:
+            centred = x - x.mean(-1, keepdim=True)
+            deviation = torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + self.eps)
+            return self.weight * (centred / deviation) + self.bias
+
+    for part in list(module.modules()):
+        for name, layer in list(part.named_children()):
+            if isinstance(layer, torch.nn.LayerNorm):
+                setattr(part, name, Norm(layer))
 
 
 def _with_masters(module: Any, dtype: Any) -> None:

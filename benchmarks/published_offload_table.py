@@ -17,7 +17,8 @@ MEMORY_FACTOR, TIME_FACTOR, DIFFERENT = 1.1, 1.4, 1.1
 """Factors within which memory and times are asked, and from which two techniques count as different."""
 
 
-HALVES = {"judge": (1, 2), "judge, round 1": (1,), "judge, round 2": (2,), "fit": (1, 2)}
+ROUNDS = (1, 2, 3)
+HALVES = {"judge": ROUNDS, **{f"judge, round {one}": (one,) for one in ROUNDS}, "fit": ROUNDS}
 """Headings of the page's figures -> the rounds of judging that count."""
 
 
@@ -72,8 +73,8 @@ def render(rows: list[Row], results: Mapping[str, Result]) -> str:
         "is valid. Rows of `judge` were estimated before their figures were read: a hash of settings, "
         "version and estimate stands in the file since then. No value was fitted to any row. Ratios are "
         "estimated / published. Round 2 has the rows that were judged after measured rates of products and "
-        "fused kernels came in. `approximate`: what the author ran is not known whole; such rows are in no "
-        "statistic but the order.",
+        "fused kernels came in, round 3 those of sources that no row had before. `approximate`: what the "
+        "author ran is not known whole; such rows are in no statistic but the order.",
         "## How good",
         "\n".join(_summary(done)),
         "## Judging rows, estimated anew",
@@ -137,10 +138,16 @@ def pairs(done: Iterable[Compared]) -> Iterator[tuple[str, Compared, Compared, b
 def _orders(done: list[Compared]) -> Iterator[str]:
     found = list(pairs(done))
     right = sum(one[-1] for one in found)
-    later = [one for one in found if one[1].row["round"] == 2 == one[2].row["round"]]
+    later = [
+        [one for one in found if one[1].row["round"] == count == one[2].row["round"]] for count in ROUNDS[1:]
+    ]
     yield (
         f"Pairs of one series that differ by more than 10 %: {right} of {len(found)} are right, "
-        f"of round 2 {sum(one[-1] for one in later)} of {len(later)}."
+        + ", ".join(
+            f"of round {count} {sum(one[-1] for one in pairs)} of {len(pairs)}"
+            for count, pairs in zip(ROUNDS[1:], later, strict=True)
+        )
+        + "."
     )
     yield ""
     yield "| of | published less | published more | published | estimated | |"

@@ -70,11 +70,12 @@ def render(rows: list[Row], results: Mapping[str, Result]) -> str:
         f"[published.yaml](../published.yaml); {len(done)} were estimated, {len(waiting)} of them wait for "
         "their figures. Written by `python benchmarks/published_offload.py`. Each row is the author's "
         "technique, by a solver of memplan with fixed settings, at the least budget with which its schedule "
-        "is valid. Rows of `judge` were estimated before their figures were read: a hash of settings, "
-        "version and estimate stands in the file since then. No value was fitted to any row. Ratios are "
-        "estimated / published. Round 2 has the rows that were judged after measured rates of products and "
-        "fused kernels came in, round 3 those of sources that no row had before. `approximate`: what the "
-        "author ran is not known whole; such rows are in no statistic but the order.",
+        "is valid. Some programs offload nothing: the others of a series, optimizers, adapters. Rows of "
+        "`judge` were estimated before their figures were read: a hash of settings, version and estimate "
+        "stands in the file since then. No value was fitted to any row. Ratios are estimated / published. "
+        "Round 2 has the rows that were judged after measured rates of products and fused kernels came in, "
+        "round 3 those of sources that no row had before. `approximate`: what the author ran is not known "
+        "whole; such rows are in no statistic but the order.",
         "## How good",
         "\n".join(_summary(done)),
         "## Judging rows, estimated anew",

@@ -1,4 +1,4 @@
-"""Modules of published rows (benchmarks/published_models.py): adapters, masters, logits in float32."""
+"""Modules of published rows (benchmarks/published_models.py): adapters, masters, losses, norms."""
 
 import sys
 from pathlib import Path
@@ -51,6 +51,35 @@ def test_the_loss_of_logits_in_float32() -> None:
     assert torch.equal(found["logits"], logits.float())
     wanted = functional.cross_entropy(logits.float().flatten(0, 1), inputs["labels"].flatten())
     assert torch.equal(found["loss"], wanted)
+
+
+@pytest.mark.parametrize(("words", "dtype"), [("own", torch.bfloat16), ("float32 shifted", torch.float32)])
+def test_the_loss_of_logits_in_their_dtype_and_of_all_tokens_but_the_last(
+    words: str, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    module, inputs = model_of(row(logits=words), 2)
+    inputs["labels"] = torch.arange(16).reshape(2, 8)
+    found = module(**inputs)
+    assert (found["loss"].dtype, found["logits"].dtype) == (dtype, dtype)
+    logits, labels = found["logits"], inputs["labels"]
+    if "shifted" in words:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    wanted = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert torch.equal(found["loss"], wanted)
+
+
+def test_norms_of_separate_operators_have_the_values_of_layer_norms() -> None:
+    config = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 64, "n_positions": 8}
+    model = {"library": "transformers", "class": "GPT2LMHeadModel", "config": config}
+    found: list[torch.Tensor] = []
+    for norms in (None, "by-hand"):
+        torch.manual_seed(0)
+        module, inputs = model_of(row(model=model, norms=norms, logits="own", dtype="float32"), 2)
+        layer_norms = [part for part in module.modules() if isinstance(part, torch.nn.LayerNorm)]
+        assert len(layer_norms) == (3 if norms is None else 0)
+        found.append(module.eval()(**inputs)["logits"])
+    assert torch.allclose(*found, atol=1e-6)
 
 
 def test_a_fused_loss_has_the_gradients_of_the_usual_one() -> None:

@@ -79,7 +79,7 @@ def test_norms_of_separate_operators_have_the_values_of_layer_norms() -> None:
         layer_norms = [part for part in module.modules() if isinstance(part, torch.nn.LayerNorm)]
         assert len(layer_norms) == (3 if norms is None else 0)
         found.append(module.eval()(**inputs)["logits"])
-    assert torch.allclose(*found, atol=1e-6)
+    assert torch.allclose(found[0], found[1], atol=1e-6)
 
 
 def test_a_fused_loss_has_the_gradients_of_the_usual_one() -> None:

@@ -101,8 +101,7 @@ class Anneal:
         self.recomputed, self.stalls = RecomputeMoves(state, self.random), Stalls(state, self.random)
         places = [p for p in range(len(state.runs)) if p not in self.recomputed.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
-        absent = state.interval_rows["tensor"]
-        self.largest = float(state.graph.tensors.bytes[absent].max(initial=0))
+        self.largest = state.largest
         self.best = self.snapshot()
         self.tried = 0
         state.forget()

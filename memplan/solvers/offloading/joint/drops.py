@@ -93,10 +93,12 @@ class Drops:
             for x in (*graph.input_lists[operation], *graph.operations.writes[operation].tolist()):
                 last[x] = position
         later: dict[int, list[int]] = {}
-        ready = {
-            update: max((last[x] for x in graph.input_lists[update]), default=len(runs) - 1)
-            for update in sorted(self.movable)
-        }
+        ready = dict[int, int]()
+        for update in sorted(self.movable):
+            ready[update] = max((last[x] for x in graph.input_lists[update]), default=len(runs) - 1)
+            # A later update of the same tensor does not overtake it.
+            for x in graph.mutate_lists[update]:
+                last[x] = max(last[x], ready[update])
         for update, position in (
             _scattered(graph, self._peers, runs, ready) if self._peers else ready
         ).items():
@@ -170,19 +172,19 @@ def _fullest(graph: Graph) -> int:
 
 
 def _movable(graph: Graph) -> frozenset[int]:
-    """Return the updates on which no later operation depends, and whose inputs none changes later."""
-    updates = np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist()
-    users, mutators = graph.consumers, graph.mutators
+    """Return the updates that only updates of the same kind depend on, and whose inputs none changes later.
 
-    def last(x: int, changes_only: bool) -> int:
-        rows = (mutators[x],) if changes_only else (mutators[x], users[x], graph.producers[x])
-        return max((int(row[-1]) for row in rows if len(row)), default=-1)
-
+    Updates of one weight by row blocks follow each other: each changes the weight.
+    """
+    users, mutators, producers = graph.consumers, graph.mutators, graph.producers
     movable = set[int]()
-    for update in updates:
+    # The last first: of what touches an update's results later, it is known then whether it is movable.
+    for update in np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist()[::-1]:
         made = [*graph.mutate_lists[update], *graph.operations.writes[update].tolist()]
-        alone = all(last(x, False) <= update for x in made)
-        unchanged = all(last(x, True) <= update for x in graph.read_lists[update])
+        touching = {o for x in made for row in (mutators[x], users[x], producers[x]) for o in row.tolist()}
+        changing = {o for x in graph.read_lists[update] for o in mutators[x].tolist()}
+        alone = all(o <= update or o in movable for o in touching)
+        unchanged = all(o <= update for o in changing)
         if alone and unchanged and not graph.operations.random[update]:
             movable.add(update)
     return frozenset(movable)

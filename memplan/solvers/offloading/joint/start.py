@@ -25,6 +25,9 @@ from .state import State, StateFigures
 from .timeline import ABSENT
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
+RESERVES = (0.0, 1.0, 2.0, 3.0)
+"""Bytes that early fetches leave free, in sizes of the largest tensor that can be offloaded."""
+
 FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
 """Shares tried first: of the bytes that may be dropped, of the updates that may run on the host."""
 
@@ -37,7 +40,7 @@ LEVELS = 16
 NEGLIGIBLE = 2e-3
 """Share of the budget: tensors that take less than that all together never leave."""
 
-ROOMS = (0.0, 2.0)
+ROOMS = (0.0, 2.0, 4.0)
 """Bytes that filling leaves free, in sizes of the largest tensor that can be offloaded."""
 
 
@@ -245,7 +248,7 @@ class Starts:
         bytes."""
         state = self.state
         everything = state.intervals
-        largest = float(self.graph.tensors.bytes[[interval.tensor for interval in everything]].max(initial=0))
+        largest = state.largest
         preferences = list(orders(state, everything))
         if self.guide:
             preferences.append(self.guide.preferred(state, everything))
@@ -256,8 +259,7 @@ class Starts:
                 send_all(state, everything)
                 fill(state, order, max(demand, self.budget - room * largest), curve)
                 spill(state)
-                for look_ahead in LOOK_AHEADS:
-                    yield state.evaluate(look_ahead), dict(state.offloaded)
+                yield best_timing(state), dict(state.offloaded)
 
     def _least(self) -> float:
         """Return the device bytes with which the state holds as it is; ∞ if another memory is too small."""
@@ -272,6 +274,20 @@ class Starts:
             self.leanest = state.schedule(outcome)
         limits[Memory.DEVICE] = before
         return state.demand if holds else inf
+
+
+def best_timing(state: State) -> StateFigures:
+    """Return the best outcome of starting the fetches in several ways.
+
+    The reserves are tried with the first look-ahead, the other look-aheads with the best reserve.
+    """
+
+    def best(outcomes: Iterable[StateFigures]) -> StateFigures:
+        return min(outcomes, key=lambda outcome: (outcome.excess, outcome.seconds))
+
+    first, *longer = LOOK_AHEADS
+    found = best(state.evaluate(first, reserve * state.largest) for reserve in RESERVES)
+    return best([found, *(state.evaluate(look_ahead, found.reserve) for look_ahead in longer)])
 
 
 def smallest_sizes(graph: Graph, machine: Machine, budget: int) -> list[int]:

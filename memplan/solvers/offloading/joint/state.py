@@ -224,6 +224,11 @@ class State:
             self._current = rows[(rows["after"] >= 0) & self._useful(rows)]
         return self._current
 
+    @property
+    def largest(self) -> float:
+        """Return the bytes of the largest tensor that can be offloaded with the current runs."""
+        return float(self.graph.tensors.bytes[self.interval_rows["tensor"]].max(initial=0))
+
     def intervals_of(self, tensor: int) -> list[OffloadInterval]:
         self._count_intervals()
         rows = self._sums.intervals(tensor)

@@ -18,7 +18,7 @@ from ...problem import Problem
 from .alternatives import Alternatives, take_place, with_alternatives
 from .drops import Drops
 from .slots import Slots
-from .start import LOOK_AHEADS
+from .start import best_timing
 from .state import State, StateFigures
 from .timeline import ABSENT
 
@@ -70,7 +70,7 @@ def _read(
     sizes = graph.tensors.bytes
     # A tensor that the schedule moves can be moved, however small.
     state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in offloaded)])
-    best = _best(state)
+    best = best_timing(state)
     if residency.prefetch_slots or residency.offload_slots:
         kept = state.mark()
         placed = _placed(state, residency, places, best, enough)
@@ -97,7 +97,7 @@ def _overlapping(state: State, best: StateFigures) -> StateFigures:
                 state.rollback(mark)
             else:
                 now.append((position, other))
-        outcome = _best(state)
+        outcome = best_timing(state)
         state.rollback(begun)
         if _worth(outcome) < _worth(best):
             best, taken = outcome, now
@@ -118,7 +118,7 @@ def _placed(
     slots = [*places, len(state.runs)]
     for (x, position), slot in residency.offload_slots.items():
         state.delay((x, places[position]), slots[slot])
-    outcome, before = state.evaluate(best.look_ahead), None
+    outcome, before = state.evaluate(best.look_ahead, best.reserve), None
     found = [(outcome, state.decided.copy())]
     for _ in range(_ROUNDS):
         missed = None if enough() else _missed(state, residency, slots, outcome)
@@ -131,7 +131,7 @@ def _placed(
             state.move(place, decided.shift.get(place, 0) + shift or None)
         for place, shift in reads.items():
             state.read_at(place, decided.read_shift.get(place, 0) + shift or None)
-        outcome = state.evaluate(best.look_ahead)
+        outcome = state.evaluate(best.look_ahead, best.reserve)
         found.append((outcome, decided.copy()))
     outcome, decided = min(found, key=lambda each: _worth(each[0]))
     for place in {*state.decided.shift, *decided.shift}:
@@ -159,11 +159,6 @@ def _missed(
         }
 
     return apart(residency.prefetch_slots, now.prefetch_slots), apart(residency.read_slots, now.read_slots)
-
-
-def _best(state: State) -> StateFigures:
-    """Return the outcome with the best look-ahead."""
-    return min((state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS), key=_worth)
 
 
 def _worth(outcome: StateFigures) -> tuple[float, float]:

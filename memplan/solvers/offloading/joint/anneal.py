@@ -17,6 +17,7 @@ from statistics import median
 import numpy as np
 
 from ....graphs.machine import Memory
+from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
 from ...annealing import acceptance, temperature_at
 from .alternatives import take_place
@@ -25,6 +26,7 @@ from .fill import ends_of
 from .parts import Decisions, OffloadInterval
 from .recompute_moves import RecomputeMoves
 from .stalls import Stalls
+from .start import together
 from .state import State, StateFigures
 from .timeline import ABSENT
 
@@ -78,6 +80,9 @@ _RESERVES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
 """Bytes of the device that early fetches leave free, relative to the largest tensor that can be offloaded, so
 that nothing has to wait for a copy to the host that is still under way."""
 
+_IN_TURN = 0.5
+"""Share of the moves of an update across the bus in which another one comes the other way, if it is there."""
+
 _AROUND = 0.8
 """Probability that a weight or state whose update moves to the device is offloaded around it."""
 
@@ -101,6 +106,11 @@ class Anneal:
         self.recomputed, self.stalls = RecomputeMoves(state, self.random), Stalls(state, self.random)
         places = [p for p in range(len(state.runs)) if p not in self.recomputed.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
+        operations = dict.fromkeys(state.runs[p][0] for p in self.switchable)
+        self.sides = [
+            [p for p in self.switchable if state.runs[p][0] in group]
+            for group in map(frozenset, together(state.graph, operations))
+        ]
         self.largest = state.largest
         self.best = self.snapshot()
         self.tried = 0
@@ -187,7 +197,7 @@ class Anneal:
         draw = self.random.random()
         for share, move in (
             (_TIME, self._time),
-            (_UPDATE * bool(self.switchable), self._switch),
+            (_UPDATE * bool(self.sides), self._switch),
             (_AGAIN * bool(self.recomputed.optional), self._recompute_more),
             (_DISK * self.disk, self._lie_elsewhere),
             (_PLACE, self._place_otherwise),
@@ -208,22 +218,39 @@ class Anneal:
         return True
 
     def _switch(self) -> bool:
-        """Move an update to the other side of the bus.
+        """Move an update to the other side of the bus, with those that change the same weight.
 
         An update that moves to the device has the tensors that it changes fetched for it, and offloaded
         after.
         """
-        position, state = self.random.choice(list(self.switchable)), self.state
-        operation, before = state.runs[position]
-        if before == ABSENT:
+        first, second = self.random.choice(self.sides), self.random.choice(self.sides)
+        side = self._side(first)
+        if side is None:
             return False
-        # Mode 0 is on the device; the other one is on the host.
-        state.switch({position: 0 if before else self.switchable[position]})
-        changed: list[int] = state.graph.mutate_lists[operation]
-        for x in changed if before else ():
+        changed = self._move_across(first, side)
+        # What keeps the CPU as busy as it was is accepted sooner.
+        if self.random.random() < _IN_TURN and self._side(second) == (not side):
+            changed |= self._move_across(second, not side)
+        return self._fit(changed)
+
+    def _side(self, group: Sequence[int]) -> bool | None:
+        """Tell whether these updates run on the host; None if they do not take place."""
+        modes = [self.state.runs[position][1] for position in group]
+        return next((mode != DEFAULT_MODE for mode in modes if mode != ABSENT), None)
+
+    def _move_across(self, group: Sequence[int], on_host: bool) -> set[int]:
+        """Move updates that run on one side to the other; return what they touch."""
+        state = self.state
+        present = [position for position in group if state.runs[position][1] != ABSENT]
+        state.switch(
+            {position: DEFAULT_MODE if on_host else self.switchable[position] for position in present}
+        )
+        operations = [state.runs[position][0] for position in present]
+        changed = {x for o in operations for x in state.graph.mutate_lists[o]}
+        for x in sorted(changed) if on_host else ():
             if self.random.random() < _AROUND:
                 self._send(state.intervals_of(x))
-        return self._fit({*changed, *state.graph.read_lists[operation]})
+        return changed.union(*(state.graph.read_lists[o] for o in operations))
 
     def _recompute_more(self) -> bool:
         """Add or remove a recomputation; in the memory that becomes free other tensors stay."""

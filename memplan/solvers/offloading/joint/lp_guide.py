@@ -68,8 +68,8 @@ class LpGuide:
         there = self._there[:, rows[:, 0]].T
         return np.round(_mean(there, inside[0] | inside[1], _KEPT_IF_UNKNOWN), _DIGITS)
 
-    def choices(self, updates: Sequence[int]) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
-        """Yield pairs: the tensors to drop, and the updates for the CPU."""
+    def choices(self, updates: Sequence[Sequence[int]]) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
+        """Yield pairs: the tensors to drop, and the updates for the CPU. updates: groups that go together."""
         sides = dict.fromkeys((self._for_the_cpu(updates), frozenset[int]()))
         anywhere = self._anywhere()
         for on_cpu in sides:
@@ -94,18 +94,19 @@ class LpGuide:
             found[x] = round(float(part), _DIGITS)
         return found
 
-    def _for_the_cpu(self, updates: Sequence[int]) -> frozenset[int]:
+    def _for_the_cpu(self, updates: Sequence[Sequence[int]]) -> frozenset[int]:
         times = self.drops.graph.operations.time
-        on_cpu = {o: float(self._on_cpu[self._place[o]]) for o in updates}
+        seconds = [float(sum(times[o] for o in group)) for group in updates]
         # Seconds of device time that the program moves to the CPU.
-        left = sum(part * times[o] for o, part in on_cpu.items())
-        chosen: set[int] = set()
-        for update in sorted(updates, key=lambda o: -on_cpu[o]):
+        moved = [float(sum(self._on_cpu[self._place[o]] * times[o] for o in group)) for group in updates]
+        shares = [part / whole if whole else 0.0 for part, whole in zip(moved, seconds, strict=True)]
+        left, chosen = sum(moved), set[int]()
+        for number in sorted(range(len(updates)), key=lambda number: -shares[number]):
             # The next would overshoot by more than leaving it out falls short.
-            if left < times[update] / 2:
+            if left < seconds[number] / 2:
                 break
-            chosen.add(update)
-            left -= times[update]
+            chosen.update(updates[number])
+            left -= seconds[number]
         return frozenset(chosen)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -28,8 +29,9 @@ LOOK_AHEADS = (1.0, 1.5, 3.0)
 RESERVES = (0.0, 1.0, 2.0, 3.0)
 """Bytes that early fetches leave free, in sizes of the largest tensor that can be offloaded."""
 
-FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
-"""Shares tried first: of the bytes that may be dropped, of the updates that may run on the host."""
+FIRST = ((0.25, 0.25, 0.0), (0.0, 0.0, 0.0), (0.5, 0.25, 0.5), (1.0, 0.25, 0.0), (1.0, 1.0, 0.0))
+"""Shares tried first: of the bytes that may be dropped, of the updates that may run on the host, and of the
+others that are among those on the host (`Starts.choice`)."""
 
 WIDTHS = (0.25, 0.125, 0.0625, 0.03125)
 """Widths of the steps from there."""
@@ -91,7 +93,7 @@ class Starts:
     ) -> None:
         self.drops, self.machine, self.budget, self.proceed, self.tell = drops, machine, budget, proceed, tell
         self.graph = graph = drops.graph
-        self._updates, self._written = list(host_modes(graph)), frozenset(written_modes(graph))
+        self._updates, self._written = together(graph, host_modes(graph)), frozenset(written_modes(graph))
         self.modes = other_modes(graph)
         self.smallest = smallest_sizes(graph, machine, budget)
         runs = drops.runs
@@ -115,21 +117,22 @@ class Starts:
         smaller, and kinds of tensors. seconds: time limit for the advice.
         """
         below = frozenset[int]()
-        best = FIRST[0] if self.attempt(self.choice(*FIRST[0])) else (0.0, 0.0)
+        best = FIRST[0] if self.attempt(self.choice(*FIRST[0])) else (0.0, 0.0, 0.0)
         self._take_advice(seconds)
         for written in dict.fromkeys((below, self._written)):
             for shares in FIRST:
-                if self.attempt(self.choice(*shares, written)):
+                if self.attempt(self.choice(*shares, below=written)):
                     best, below = shares, written
         for width in WIDTHS:
             better = True
             while better:
                 better = False
-                for d, h in ((-1, 0), (1, 0), (0, -1), (0, 1)):
-                    # Coordinate descent in the two shares, with smaller and smaller steps.
-                    shares: tuple[float, float] = (best[0] + d * width, best[1] + h * width)
-                    if 0.0 <= min(shares) <= max(shares) <= 1.0 and self.attempt(self.choice(*shares, below)):
-                        best, better = shares, True
+                for number, step in product(range(len(best)), (-width, width)):
+                    # Coordinate descent in the shares, with smaller and smaller steps.
+                    d, h, among = (share + step * (n == number) for n, share in enumerate(best))
+                    inside = min(d, h, among) >= 0.0 and max(d, h, among) <= 1.0
+                    if inside and self.attempt(self.choice(d, h, among, below)):
+                        best, better = (d, h, among), True
         better = True
         while better:
             better = False
@@ -179,10 +182,18 @@ class Starts:
         return True
 
     def choice(
-        self, dropped_share: float, host_share: float, below: frozenset[int] = frozenset()
+        self,
+        dropped_share: float,
+        host_share: float,
+        among: float = 0.0,
+        below: frozenset[int] = frozenset(),
     ) -> CoarseDecisions:
         """Return the choice with these shares of bytes dropped and of updates on the host.
 
+        The updates on the host are those of the last layers, whose weights are needed last, evenly mixed with
+        others: the links are busy where updates run on the device.
+
+        among: share of the other updates that these are mixed with.
         below: operations that write host memory, always included.
         """
         sizes, saved = self.graph.tensors.bytes, self.drops.saved
@@ -193,8 +204,10 @@ class Starts:
                 break
             dropped.add(x)
             total += float(sizes[x])
-        updates = self._updates[: round(host_share * len(self._updates))]
-        return CoarseDecisions(frozenset(dropped), below.union(updates))
+        count = round(host_share * len(self._updates))
+        mixed = count + round(among * (len(self._updates) - count))
+        updates = [self._updates[number * mixed // count] for number in range(count)]
+        return CoarseDecisions(frozenset(dropped), below.union(*updates))
 
     def _by_kind(self) -> Iterator[CoarseDecisions]:
         """Yield the best choice with all tensors of one kind dropped, then with none, largest kinds first."""
@@ -321,6 +334,21 @@ def host_modes(graph: Graph) -> dict[int, int]:
             found[operation] = min(variants)[1]
     # In traced order the last layers' updates come first, as backward does.
     return dict(sorted(found.items()))
+
+
+def together(graph: Graph, operations: Iterable[int]) -> list[list[int]]:
+    """Group operations that change a tensor in common, such as updates of one weight by row blocks.
+
+    On two sides of the bus one would wait for the tensor to come from the other.
+    """
+    changed, groups = dict[int, list[int]](), list[list[int]]()
+    for operation in operations:
+        group = next((changed[x] for x in graph.mutate_lists[operation] if x in changed), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(operation)
+        changed.update(dict.fromkeys(graph.mutate_lists[operation], group))
+    return groups
 
 
 def written_modes(graph: Graph) -> dict[int, int]:

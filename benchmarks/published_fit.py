@@ -7,12 +7,22 @@ The least sum of Huber losses of log(estimated / published), and of squared dist
 logarithms from what one would assume without rows (PRIORS): a value that no row depends on stays there, one
 that few rows depend on moves little. A value at a time, up or down, until no step helps. Rows by one author
 resemble each other, so a row weighs 1 / √(rows of its source).
+
+Products in half precision are measured, not assumed: product_rates.csv has their rates by size, in 10^12
+FLOP/s, in bfloat16. Each is the median of 30 to 312 products of random matrices, of 256 rows and columns or
+more, and of three frameworks' collectors. Source: aic-core/src/aiconfigurator_core/systems/data of
+github.com/ai-dynamo/aiconfigurator at 095f58a (Apache-2.0), by SGLang 0.5.14, TensorRT-LLM 1.3.0rc20 and
+vLLM 0.24.0 (A100: 0.5.10, 1.0.0, 0.14.0). RTX PRO 6000 is the server edition. `product_law` fits the model
+of efficiency.py to the table alone: `unhidden` is its value; the shares and the kernel's least time are where
+those of the rows start.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 from collections import Counter
+from collections.abc import Container
 from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +32,13 @@ import yaml
 from memplan.graphs.graph import Phase
 from memplan.graphs.machines.gpus import Gpu, find_gpu
 from memplan.graphs.machines.presets import find_preset
-from memplan.profiling.profile.efficiency import ADA, TABLE, efficiencies, efficiencies_of
+from memplan.profiling.profile.efficiency import ADA, HALVES, TABLE, efficiencies, efficiencies_of
 from memplan.profiling.profile.estimate import update_seconds
 from memplan.profiling.profile.roofline import (
     CONVOLUTION_KINDS,
     GROUPED,
     KINDS,
+    PRODUCTS,
     WITHOUT_TENSOR_CORES,
     attention_seconds,
     kind_and_rate,
@@ -37,6 +48,7 @@ from published import load_rows
 from published_table import half
 from published_work import Work, iteration_seconds, load_work, update_launches
 
+RATES = Path(__file__).parent / "product_rates.csv"
 KNEE = 0.3
 """A row that is wrong by more than this, in logarithms, counts linearly."""
 SPREAD = 0.2
@@ -54,7 +66,6 @@ PRIORS = {
     "compute": Prior(0.7, 0.35),
     "kinds": Prior(1.0, 0.3),
     "seconds bandwidth": Prior(0.8, 0.15),
-    "seconds kernel": Prior(3e-6, 0.5),
     "seconds serial": Prior(0.5, 0.4),
     "seconds library": Prior(50e-6, 0.5),
     "seconds host": Prior(1.5, 0.3),
@@ -71,6 +82,9 @@ PRIORS = {
     # xformers' kernel reaches a quarter to a third of an A100's rate (FlashAttention-2, figure 4).
     "kinds efficient attention": Prior(0.35, 0.2),
 }
+
+SPREADS = {"products": 0.1, "seconds kernel": 0.2, "seconds unhidden": 0.0}
+"""Of priors whose values are product_law's. Medians of the table's three frameworks differ by 0.06."""
 
 Values = dict[tuple[str, str], float]
 
@@ -110,21 +124,69 @@ def write(document: dict[str, dict[str, float]], path: Path) -> None:
 # ── the fit ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Measured(NamedTuple):
+    """The median rate of products of one size on a GPU, in FLOP/s."""
+
+    gpu: Gpu
+    flops: float
+    bytes: float
+    rate: float
+
+
+def measured_products() -> list[Measured]:
+    with RATES.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, skipinitialspace=True))
+    return [
+        Measured(find_gpu(name), flops, flops / float(row["FLOP/byte"]), float(row[name]) * 1e12)
+        for row in rows
+        for flops in [float(row["GFLOP"]) * 1e9]
+        for name in row
+        if name not in ("GFLOP", "FLOP/byte")
+    ]
+
+
+def product_law() -> Values:
+    """Return the values that are nearest to the table: shares by compute capability, `unhidden`, `kernel`."""
+    table = measured_products()
+    names = sorted({_capability(one.gpu) for one in table})
+    shares = [names.index(_capability(one.gpu)) for one in table]
+    compute = np.array([one.flops / one.gpu.bfloat16 for one in table if one.gpu.bfloat16])
+    memory = np.array([one.bytes / one.gpu.bandwidth for one in table])
+    taken = np.log([one.flops / one.rate for one in table])
+
+    def loss(logs: np.ndarray) -> float:
+        *_shares, unhidden, kernel = np.exp(logs)
+        seconds = compute / np.exp(logs[shares]) + unhidden * memory + kernel
+        return float(np.abs(np.log(seconds) - taken).sum())
+
+    start = np.log([*[0.7] * len(names), 0.5, 3e-6])
+    keys = [*(("products", name) for name in names), ("seconds", "unhidden"), ("seconds", "kernel")]
+    found = np.exp(_descend(loss, start, list(range(len(start)))))
+    return dict(zip(keys, found.tolist(), strict=True))
+
+
 def fit(rows: list[dict[str, Any]], work: dict[str, Work]) -> tuple[Values, Values]:
     """Return the fitted values, and the assumed ones."""
     start: Values = {}
+    law = product_law()
     for row in rows:
+        gpu = find_gpu(row["card"])
         for kind, _phase, rate, flops, _size, scores, _keys, _runs in work[row["id"]]:
             if flops and not scores and kind not in WITHOUT_TENSOR_CORES:
-                start.setdefault(("compute", _of_rate(find_gpu(row["card"]), rate)), PRIORS["compute"].value)
+                start.setdefault(("compute", _of_rate(gpu, rate)), PRIORS["compute"].value)
+                share = "products", _capability(gpu)
+                if _is_measured(gpu, rate, kind, law):
+                    start[share] = law[share]
     for kind in (*KINDS, "pointwise", *CONVOLUTION_KINDS):
         start["kinds", kind] = PRIORS.get(f"kinds {kind}", PRIORS["kinds"]).value
     for phase in Phase:
         start["launch", phase.name.lower()] = PRIORS[f"launch {phase.name.lower()}"].value
-    for name in ("bandwidth", "kernel", "serial", "library", "host"):
+    for name in ("bandwidth", "serial", "library", "host"):
         start["seconds", name] = PRIORS[f"seconds {name}"].value
-    names = sorted(start, key=lambda name: (["compute", "kinds", "seconds", "launch"].index(name[0]), name))
-    priors = [PRIORS.get(" ".join(name), PRIORS.get(name[0])) for name in names]
+    start |= {name: law[name] for name in (("seconds", "kernel"), ("seconds", "unhidden"))}
+    groups = ["compute", "products", "kinds", "seconds", "launch"]
+    names = sorted(start, key=lambda name: (groups.index(name[0]), name))
+    priors = [_prior(name, start[name]) for name in names]
     sources = Counter(row["source"]["title"] for row in rows)
     models = [
         (_Row(row, work[row["id"]], names), log(row["time"]), 1 / sqrt(sources[row["source"]["title"]]))
@@ -139,12 +201,11 @@ def fit(rows: list[dict[str, Any]], work: dict[str, Work]) -> tuple[Values, Valu
             huber = error * error / 2 if error < KNEE else KNEE * (error - KNEE / 2)
             far += weight / total * huber / SPREAD**2
         for value, prior in zip(logs, priors, strict=True):
-            assert prior is not None
             if prior.spread:
                 far += ((value - log(prior.value)) / prior.spread) ** 2 / 2
         return far
 
-    free = [place for place, prior in enumerate(priors) if prior is not None and prior.spread]
+    free = [place for place, prior in enumerate(priors) if prior.spread]
     found = _descend(loss, np.log([start[name] for name in names]), free)
     return {name: exp(value) for name, value in zip(names, found, strict=True)}, {
         name: start[name] for name in names
@@ -171,8 +232,26 @@ def _descend(loss: Any, logs: np.ndarray, free: list[int]) -> np.ndarray:
 
 def _of_rate(gpu: Gpu, rate: str) -> str:
     """Return the name of a share of a rate: `8.0 float16`."""
+    return f"{_capability(gpu)} {rate if getattr(gpu, rate) else 'float32'}"
+
+
+def _capability(gpu: Gpu) -> str:
     major, minor = gpu.capability
-    return f"{major}.{minor} {rate if getattr(gpu, rate) else 'float32'}"
+    return f"{major}.{minor}"
+
+
+def _is_measured(gpu: Gpu, rate: str, kind: str, names: Container[tuple[str, str]]) -> bool:
+    """Return whether a product's share is one of `products`. names: of the values that there are."""
+    halves = rate in HALVES and getattr(gpu, rate)
+    return bool(kind in PRODUCTS and halves and ("products", _capability(gpu)) in names)
+
+
+def _prior(name: tuple[str, str], value: float) -> Prior:
+    """Return the prior of a value that a fit starts from."""
+    joined, (group, _) = " ".join(name), name
+    if (spread := SPREADS.get(joined, SPREADS.get(group))) is not None:
+        return Prior(value, spread)
+    return PRIORS.get(joined, PRIORS.get(group, PRIORS["compute"]))
 
 
 class _Row:
@@ -185,6 +264,7 @@ class _Row:
         self.serial, self.library = at["seconds", "serial"], at["seconds", "library"]
         self.host = at["seconds", "host"] if gpu.capability < ADA else None
         self.packing, one = at["kinds", GROUPED], at["kinds", "product"]  # of product: 1
+        self.unhidden = at["seconds", "unhidden"]
         columns: list[tuple[float, ...]] = []
         self.update = 0.0
         for kind, phase, rate, flops, size, scores, keys, runs in work:
@@ -196,23 +276,27 @@ class _Row:
                 fused = kind == "fused update"
                 taken = update_seconds(size, gpu, preset.machine.updates, fused=fused) - kernel
                 self.update += count * taken
-                columns.append((one, one, launch, 0, 0, 0, 0, count, launches))
+                columns.append((one, one, launch, 0, 0, 0, 0, 0, count, launches))
                 continue
             operation = Operation(flops, size, rate, kind, scores, keys)
             kind, rate = kind_and_rate(operation, gpu)
             peak = getattr(gpu, rate) if flops else gpu.float32
-            share, fixed, compute = one, 0.0, flops / peak
+            share, fixed, compute, exposed = one, 0.0, flops / peak, 0.0
             if scores:
                 fixed, compute, size = attention_seconds(operation, gpu, peak), 0.0, 0
+            elif flops and _is_measured(gpu, rate, kind, at):
+                share, exposed = at["products", _capability(gpu)], size / gpu.bandwidth
             elif flops and kind not in WITHOUT_TENSOR_CORES:
                 share = at["compute", _of_rate(gpu, rate)]
             memory, packed = size / gpu.bandwidth, 0.0
             if kind == GROUPED:
                 kind, memory, packed = "product", 0.0, memory
-            columns.append((share, at["kinds", kind], launch, compute, memory, packed, fixed, count, 1))
-        share, kind, launch, compute, memory, packed, fixed, runs, launches = np.array(columns).T
+            columns.append(
+                (share, at["kinds", kind], launch, compute, memory, packed, exposed, fixed, count, 1)
+            )
+        share, kind, launch, compute, memory, packed, exposed, fixed, runs, launches = np.array(columns).T
         self.share, self.kind, self.launch = share.astype(int), kind.astype(int), launch.astype(int)
-        self.compute, self.memory, self.packed = compute, memory, packed
+        self.compute, self.memory, self.packed, self.exposed = compute, memory, packed, exposed
         self.fixed, self.runs, self.launches = fixed, runs, runs * launches
         self.libraries = sum(
             runs for kind, phase, *_rest, runs in work if kind != "pointwise" and phase != "UPDATE"
@@ -220,7 +304,9 @@ class _Row:
 
     def seconds(self, values: np.ndarray) -> float:
         compute, memory = self.compute / values[self.share], self.memory / values[self.bandwidth]
-        shorter = values[self.serial] * np.minimum(compute, memory)
+        compute += values[self.unhidden] * self.exposed
+        # A measured product hides all but `unhidden`.
+        shorter = np.where(self.exposed, 0.0, values[self.serial] * np.minimum(compute, memory))
         limit = np.maximum(compute, memory) + shorter + self.fixed
         packing = self.packed / (values[self.bandwidth] * values[self.packing])
         device = limit / values[self.kind] + packing + values[self.kernel]

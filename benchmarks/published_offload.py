@@ -43,11 +43,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default="", help="ids that contain one of these texts, by commas")
     parser.add_argument("--table", action="store_true", help="print the table alone")
-    parser.add_argument("--rerun", action="store_true", help="estimate anew what fits were made to")
+    parser.add_argument("--rerun", action="store_true", help="estimate anew all but rows that judge")
     asked = parser.parse_args()
     rows, results = load_rows(kind="offload"), load_results()
     for row in [] if asked.table else [*rows, *anew_rows(rows)]:
-        done = row["id"] in results and not (asked.rerun and row["half"] == "fit")
+        done = row["id"] in results and not (asked.rerun and row["half"] != "judge")
         if done or row["expressible"] is not True or not any(t in row["id"] for t in asked.only.split(",")):
             continue
         results[row["id"]] = recorded(row)

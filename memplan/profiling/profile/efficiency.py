@@ -14,6 +14,13 @@ else the value of the nearest earlier capability with that rate, or of the first
 tile of a product is loaded before it is multiplied, and written after. So products of narrow matrices reach
 less than those of wide ones. `kernel` is what a kernel takes at least: small operations fill no GPU.
 
+Products in half precision were measured by size on server cards, so that size is no matter of the fit:
+
+    compute = FLOPs / (products · rate) + unhidden · bytes / data sheet's bandwidth
+
+`unhidden` is fitted to those measurements alone, `products` by compute capability to them and to the rows. On
+cards without such rows it is the share that products reach on that GPU (products.py).
+
 `launch` is the time of Python, PyTorch's dispatcher and CUDA's driver for an operation, by phase, on the host
 of an Ada or Hopper card or a later one. `library` is what products, convolutions, norms and attention take in
 addition: cuBLAS and cuDNN choose a kernel by the arguments, and most of these operations have a module of
@@ -34,7 +41,7 @@ have half the rate, so that attention reaches more of it: FlashAttention-2 on an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -46,6 +53,8 @@ from .products import product_share
 
 TABLE = Path(__file__).parent / "efficiencies.yaml"
 
+HALVES = "bfloat16", "float16"
+"""Rates at which tensor cores multiply numbers of two bytes."""
 ADA = 8, 9
 """The first capability of the cards of 2022, Ada and Hopper."""
 STARTS = 256
@@ -67,6 +76,8 @@ class Efficiencies:
     kernel, launch: seconds; launch by phase, on a host of today.
     library: seconds that it takes longer if the operation is not pointwise.
     host: times as long as that a launch takes on the host of a card before Ada.
+    products: share of the rate of half precision that wide products reach, by compute capability.
+    unhidden: share of the time of a product's bytes, at the data sheet's bandwidth, that is not hidden.
     """
 
     compute: Mapping[tuple[int, int], Mapping[str, float]]
@@ -77,6 +88,16 @@ class Efficiencies:
     serial: float = 0.0
     library: float = 0.0
     host: float = 1.0
+    products: Mapping[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    unhidden: float = 0.0
+
+    def of_products(self, gpu: Gpu, rate: str) -> float | None:
+        """Return the share of a rate that wide products were measured to reach; None if it is only fitted."""
+        if rate not in HALVES:
+            return None
+        if (share := self.products.get(gpu.capability)) is not None:
+            return share
+        return None if rate in self.compute.get(gpu.capability, {}) else product_share(gpu, rate)
 
     def of_rate(self, gpu: Gpu, rate: str) -> float:
         """Return the share of a rate: fitted to rows of the GPU's capability, else that of measured products,
@@ -109,11 +130,16 @@ def efficiencies_of(document: Mapping[str, Mapping[str, float]]) -> Efficiencies
     compute: dict[tuple[int, int], dict[str, float]] = {}
     for name, share in document["compute"].items():
         capability, rate = name.split()
-        major, _, minor = capability.partition(".")
-        compute.setdefault((int(major), int(minor)), {})[rate] = share
+        compute.setdefault(_capability(capability), {})[rate] = share
     return Efficiencies(
         compute,
         document["kinds"],
         launch={Phase[name.upper()]: seconds for name, seconds in document["launch"].items()},
+        products={_capability(name): share for name, share in document.get("products", {}).items()},
         **document["seconds"],
     )
+
+
+def _capability(name: str) -> tuple[int, int]:
+    major, _, minor = name.partition(".")
+    return int(major), int(minor)

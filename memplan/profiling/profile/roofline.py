@@ -3,7 +3,8 @@
     compute = FLOPs / (e_c · peak FLOP/s of the type)        memory = bytes / (e_b · bandwidth)
     seconds = (max(compute, memory) + e_s · min(compute, memory)) / kind + kernel
 
-The second term is what a kernel does not hide. For attention see efficiency.py.
+The second term is what a kernel does not hide. For attention and for products in half precision see
+efficiency.py.
 
 Reference: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009, doi:10.1145/1498765.1498785.
 
@@ -71,6 +72,7 @@ KINDS = {
         *SOFTMAXES,
     ),
 }
+PRODUCTS = "product", "batched product"
 CONVOLUTION_KINDS = (
     "convolution",
     "convolution, channels first",
@@ -120,6 +122,9 @@ def seconds(work: Work, gpu: Gpu, fitted: Efficiencies | None = None) -> float:
     # Flash kernels overlap computing and moving: no serial share.
     if work.scores:
         return max(attention_seconds(work, gpu, getattr(gpu, rate)), memory) / share + reached.kernel
+    if kind in PRODUCTS and (of_products := reached.of_products(gpu, rate)) is not None:
+        compute = work.flops / (of_products * getattr(gpu, rate))
+        return max(compute + reached.unhidden * work.bytes / gpu.bandwidth, memory) / share + reached.kernel
     of_rate = 1.0 if kind in WITHOUT_TENSOR_CORES else reached.of_rate(gpu, rate)
     compute = work.flops / (of_rate * getattr(gpu, rate))
     if kind == GROUPED:

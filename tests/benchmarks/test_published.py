@@ -14,6 +14,7 @@ from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.profile.efficiency import efficiencies
 from memplan.profiling.profile.estimates import Estimates
+from memplan.profiling.profile.roofline import Work, seconds
 from memplan.sizing.ordinary_loop import ordinary_loop
 from memplan.updates.choice import OptimizerChoice
 from torch import nn
@@ -50,9 +51,26 @@ def test_values_are_those_of_a_fit() -> None:
     found = published_fit.efficiencies_of(published_fit.to_document(fitted))
     kept = efficiencies()
     assert found.compute.keys() == kept.compute.keys()
+    assert found.products == pytest.approx(dict(kept.products), rel=0.05)
+    assert found.unhidden == pytest.approx(kept.unhidden, rel=0.05)
     assert found.bandwidth == pytest.approx(kept.bandwidth, rel=0.05)
     assert found.launch == pytest.approx(dict(kept.launch), rel=0.05)
     assert found.kinds == pytest.approx(dict(kept.kinds), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["A100", "H100", "H200", "L40S", "RTX PRO 6000", "B200"])
+def test_products_take_what_was_measured_by_size(name: str) -> None:
+    """Rows were fitted too: of A100 and Hopper. Shares of the others are those of square products."""
+    table = [one for one in published_fit.measured_products() if one.gpu.name == name]
+    off = [
+        log(seconds(Work(int(one.flops), int(one.bytes), "bfloat16", "product"), one.gpu) * one.rate)
+        - log(one.flops)
+        for one in table
+    ]
+    assert len(table) == 17
+    assert max(one.rate for one in table) > 1.4 * min(one.rate for one in table)
+    assert median(map(abs, off)) < log(1.15)
+    assert max(map(abs, off)) < log(1.45)
 
 
 def test_times_of_the_half_that_nothing_was_fitted_to() -> None:

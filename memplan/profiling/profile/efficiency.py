@@ -93,11 +93,10 @@ class Efficiencies:
 
     def of_products(self, gpu: Gpu, rate: str) -> float | None:
         """Return the share of a rate that wide products were measured to reach; None if it is only fitted."""
-        if rate not in HALVES:
+        is_fitted = gpu.capability not in self.products and rate in self.compute.get(gpu.capability, {})
+        if rate not in HALVES or is_fitted:
             return None
-        if (share := self.products.get(gpu.capability)) is not None:
-            return share
-        return None if rate in self.compute.get(gpu.capability, {}) else product_share(gpu, rate)
+        return self.products.get(gpu.capability) or product_share(gpu, rate)
 
     def of_rate(self, gpu: Gpu, rate: str) -> float:
         """Return the share of a rate: fitted to rows of the GPU's capability, else that of measured products,
@@ -141,5 +140,5 @@ def efficiencies_of(document: Mapping[str, Mapping[str, float]]) -> Efficiencies
 
 
 def _capability(name: str) -> tuple[int, int]:
-    major, _, minor = name.partition(".")
+    major, minor = name.split(".")
     return int(major), int(minor)

@@ -26,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 A100 = find_gpu("A100")
+PRODUCT_RATE = not_none(efficiencies().of_products(A100, "bfloat16")) * not_none(A100.bfloat16)
 LARGER = [
     ("RTX 3060", "RTX 3090"),
     ("RTX 3090", "RTX 4090"),
@@ -69,9 +70,7 @@ def test_muons_products_of_matrices_take_their_time(size):
     program = trace(updated(fake_build(build), choice))
     updates = [op.phase == Phase.UPDATE for op in program.operations]
     cost = estimate_program(program, A100)[updates.index(True)]
-    products = counter.get_total_flops() / (
-        not_none(A100.bfloat16) * efficiencies().of_rate(A100, "bfloat16")
-    )
+    products = counter.get_total_flops() / PRODUCT_RATE
     walks = cost.seconds - products / efficiencies().kinds["product"]
     assert 0 < walks < 46 * 4 * weight.numel() / (A100.bandwidth / 4)
     on_host = estimate_program(program, A100, updates=Updates(host=1e9))
@@ -88,7 +87,7 @@ def test_the_sum_is_that_of_the_matrix_products_where_they_dominate():
 
     program = trace(fake_build(build))
     products = 4 * 6 * batch * width**2 - 2 * batch * width**2  # the input of the first layer has no gradient
-    bound = products / (efficiencies().of_rate(A100, "bfloat16") * not_none(A100.bfloat16))
+    bound = products / PRODUCT_RATE
     assert bound < seconds_of(program, A100) < 1.1 * bound
 
 

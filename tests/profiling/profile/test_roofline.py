@@ -1,5 +1,7 @@
 """The roofline against closed forms, and the orders that it must keep: by batch, by GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -177,6 +179,23 @@ def test_a_capability_without_rows_has_the_share_of_measured_products_else_of_th
     assert {name: fitted.of_rate(find_gpu(name), "float64") for name in nearest} == nearest
 
 
+def test_products_in_half_precision_hide_most_of_their_bytes():
+    """A square product of 4,096 on an A100, by the closed form."""
+    gpu, flops = find_gpu("A100"), 2 * 4096**3
+    fitted = replace(ROUND, products={(8, 0): 0.8}, unhidden=0.25, kinds={**ROUND.kinds, "convolution": 1.0})
+    computed, moved = flops / (0.8 * gpu.bfloat16), 3 * 2 * 4096**2 / gpu.bandwidth
+    work = Work(flops, 3 * 2 * 4096**2, "bfloat16", "product")
+    assert seconds(work, gpu, fitted) == pytest.approx((computed + 0.25 * moved) / 0.9 + 2e-6)
+    # Many bytes for few FLOPs: bound by them.
+    assert seconds(work._replace(flops=10**6), gpu, fitted) == pytest.approx(moved / 0.8 / 0.9 + 2e-6)
+    # Neither convolutions nor float32 were measured by size.
+    assert seconds(work._replace(rate="float32"), gpu, fitted) == seconds(
+        work._replace(rate="float32"), gpu, ROUND
+    )
+    convolution = work._replace(kind="convolution")
+    assert seconds(convolution, gpu, fitted) == seconds(convolution, gpu, replace(fitted, products={}))
+
+
 def test_the_fitted_values_are_shares_and_short_times():
     fitted = efficiencies()
     shares = [share for rates in fitted.compute.values() for share in rates.values()]
@@ -186,6 +205,8 @@ def test_the_fitted_values_are_shares_and_short_times():
     assert all(1e-6 < launch < 1e-4 for launch in fitted.launch.values())
     assert 1e-5 < fitted.library < 2e-4
     assert 0 <= fitted.serial <= 1 <= fitted.host < 2
+    assert 0 < fitted.unhidden < 1
+    assert all(0.6 < share < 0.9 for share in fitted.products.values())
     assert fitted.kinds.keys() == {*KINDS, *CONVOLUTION_KINDS, "pointwise"}
     assert fitted.launch.keys() == {*Phase}
 

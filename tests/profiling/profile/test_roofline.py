@@ -21,6 +21,7 @@ from memplan.profiling.profile.roofline import (
     seconds,
     work_of,
 )
+from not_none import not_none
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -183,7 +184,7 @@ def test_products_in_half_precision_hide_most_of_their_bytes():
     """A square product of 4,096 on an A100, by the closed form."""
     gpu, flops = find_gpu("A100"), 2 * 4096**3
     fitted = replace(ROUND, products={(8, 0): 0.8}, unhidden=0.25, kinds={**ROUND.kinds, "convolution": 1.0})
-    computed, moved = flops / (0.8 * gpu.bfloat16), 3 * 2 * 4096**2 / gpu.bandwidth
+    computed, moved = flops / (0.8 * not_none(gpu.bfloat16)), 3 * 2 * 4096**2 / gpu.bandwidth
     work = Work(flops, 3 * 2 * 4096**2, "bfloat16", "product")
     assert seconds(work, gpu, fitted) == pytest.approx((computed + 0.25 * moved) / 0.9 + 2e-6)
     # Many bytes for few FLOPs: bound by them.

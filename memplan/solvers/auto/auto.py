@@ -114,6 +114,7 @@ _RESIDENCY_OPERATIONS = 2000
 """Most operations for which the residency program in whole numbers is tried."""
 
 _WAIT_SECONDS = 0.1
+"""Seconds between looks at whether the time is over."""
 
 _LARGEST_OPERATIONS = 20_000
 """Operations above which rk-rotor's options take too long, and the search from traced order finds little."""

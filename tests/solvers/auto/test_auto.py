@@ -29,7 +29,15 @@ from memplan.solvers.incumbent import Incumbent
 from memplan.solvers.offloading.block_swap import block_swap
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.weight_offload import offload_greedy
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
+from memplan.solvers.problem import (
+    Bound,
+    InfeasibleError,
+    NotAcceptedError,
+    Options,
+    Problem,
+    SolverResult,
+    Status,
+)
 from memplan.solvers.recomputation.rockmate import rk_rotor
 from memplan.solvers.recomputation.rounding import rounding
 from memplan.solvers.recomputation.search import rounds, search
@@ -453,3 +461,28 @@ def test_patience_ends_a_search_of_many_moves() -> None:
     )
     assert process_time() - begun < 20
     assert found.figures.peak <= problem.budget
+
+
+def test_on_large_graphs_search_waits_for_a_bound_that_may_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound for the traced order is near; that for any order comes half a second later, as near."""
+    graph = chain(8, seed=3)
+    problem = Problem(graph, baseline(graph).peak * 3 // 4)
+    best = simulate(graph, rounding.solve(problem, Options()).schedule).figures.time
+    searched, proved = list[str](), list[str]()
+
+    def prove(_problem: Problem, tell: Callable[[Bound], None], *_rest: object) -> None:
+        tell(Bound(best * 0.999, "traced", "file"))
+        sleep(0.5)
+        tell(Bound(best * 0.999, "any", "any"))
+        proved.append("any")
+
+    def improved(*_arguments: object) -> SolverResult:
+        searched.append("improved")
+        raise NotAcceptedError("no search")
+
+    monkeypatch.setattr(auto, "_LARGEST_OPERATIONS", 1)
+    monkeypatch.setattr(auto, "prove", prove)
+    monkeypatch.setattr(search, "improved", improved)
+    found = auto.solve(problem, Options(settings=auto.Settings(workers=1, gap=0.01)))
+    assert simulate(graph, found.schedule).figures.time <= best * (1 + 1e-9)
+    assert (proved, searched) == (["any"], [])

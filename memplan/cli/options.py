@@ -18,7 +18,7 @@ from ..graphs.files.documents import document_suffix
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..planner.budget import Budget, parse_budget, parse_reserve, spelled
-from ..solvers.allowed import parse_allow
+from ..solvers.allowed import TECHNIQUES, parse_allow
 from ..solvers.problem import Technique
 from ..solvers.registry.catalogue import DEFAULT_SOLVER
 from .known_names import completing, machines_here, solvers
@@ -178,6 +178,15 @@ def allowance_argument(ctx: click.Context, param: click.Parameter, seconds: floa
 
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+allow_option: Decorator = click.option(
+    "--allow",
+    callback=allow_argument,
+    metavar="WORD,WORD",
+    help=f"Techniques that schedules may use, of {', '.join(TECHNIQUES)}; the last two need offload. "
+    "For some tensors alone: recompute:activations or :gradients; offload:activations, :weights, "
+    ":gradients or :states.  [default: all]",
+)
 
 
 def time_limit_option(words: str, default: float | None = None) -> Decorator:

@@ -24,7 +24,6 @@ from ..planner.budget import Budget, device_budget, spelled
 from ..planner.report import Report
 from ..planner.schedule.file import schedule_to_document
 from ..planner.schedule.schedule import Schedule
-from ..solvers.allowed import TECHNIQUES
 from ..solvers.bounds.certificate import certificate_of
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import (
@@ -42,7 +41,7 @@ from .next_command import command_within
 from .options import (
     FILE,
     Decorator,
-    allow_argument,
+    allow_option,
     bound_time_option,
     budget_option,
     machine_option,
@@ -114,14 +113,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         "same as --set gap=, of solvers that have it.  [default: the solver's; auto's is 0.5%]",
     ),
     settings_option(),
-    click.option(
-        "--allow",
-        callback=allow_argument,
-        metavar="WORD,WORD",
-        help=f"Techniques that the schedule may use, of {', '.join(TECHNIQUES)}; the last two need offload. "
-        "For some tensors alone: recompute:activations or :gradients; offload:activations, :weights, "
-        ":gradients or :states.  [default: all]",
-    ),
+    allow_option,
     bound_time_option(
         "Time for lower bounds, at most, after solving; 0 for none. Those for --gap come on top.",
         registry.BOUND_SECONDS,

@@ -46,7 +46,7 @@ class Best:
 
     @property
     def place(self) -> Place:
-        return self.sha256, self.bytes
+        return self.sha256, self.bytes, ""
 
     @property
     def gap_percent(self) -> float | None:

@@ -215,9 +215,12 @@ def change_tables(found: Sequence[Change]) -> Iterator[Table]:
 
 
 def remarks(rows: Sequence[Row], records: Sequence[Beaten]) -> Iterator[Remark]:
-    """Yield the records that are beaten, then errors."""
+    """Yield the records that are beaten, then solvers that need what is not allowed, and errors."""
     for beaten in records:
         yield _record(beaten)
+    refused = (row for row in rows if row.allow and row.outcome == Outcome.NOT_ACCEPTED)
+    for line in dict.fromkeys(f"{row.solver} on {row.graph}: {row.message}" for row in refused):
+        yield Remark(line, False)
     for row in rows:
         if row.outcome in (Outcome.FAULT, Outcome.TIMEOUT):
             yield Remark(f"{_where(row)}: {row.message}", False)

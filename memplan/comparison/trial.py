@@ -20,6 +20,7 @@ from ..graphs.machine import Links, Machine
 from ..graphs.transformations.updates import ADAMW, with_updates
 from ..planner.baseline import baseline, baseline_schedule
 from ..planner.schedule.file import save_schedule
+from ..solvers.allowed import restrict
 from ..solvers.bounds.lower_bounds import lower_bounds
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
@@ -65,7 +66,7 @@ def warm_up(solver: str, given: Mapping[str, str], links: Links) -> None:
 
 def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
     """Solve the trial's problem, and return how it ended."""
-    problem = Problem(graph, trial.budget_bytes)
+    problem = Problem(graph, trial.budget_bytes, allow=trial.allow)
     race, start = Incumbent(), perf_counter()
     try:
         found = registry.solve(
@@ -80,7 +81,8 @@ def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
         seconds = error.seconds if isinstance(error, InfeasibleError) else None
         ending = {**_refusal(error), "seconds": seconds or perf_counter() - start}
         if isinstance(error, InfeasibleError) and bound_seconds > 0:
-            bounds = lower_bounds(problem, baseline_schedule(graph), inf, bound_seconds)
+            own = restrict(problem).problem
+            bounds = lower_bounds(own, baseline_schedule(own.graph), inf, bound_seconds)
             return {**ending, **_bounds(bounds)}
         return ending
     # A solve replaces a faulty schedule by another; a comparison of solvers shows the fault.

@@ -22,6 +22,7 @@ from ..graphs.graph import Graph
 from ..planner.baseline import baseline
 from ..planner.budget import Budget
 from ..solvers.registry.run import chosen_settings, settings_of
+from ..solvers.techniques import Technique
 
 
 class Outcome(StrEnum):
@@ -101,8 +102,9 @@ def contender(solver: str, given: Mapping[str, str]) -> Contender:
     return Contender(solver, given, json.dumps(chosen_settings(solver, given), sort_keys=True))
 
 
-Place = tuple[str, int]
-"""A problem: a graph's sha256 and a budget in bytes. Solvers compete on it, and bounds hold for it."""
+Place = tuple[str, int, str]
+"""A problem: a graph's sha256, a budget in bytes, and the techniques that are allowed, empty for all. Solvers
+compete on it, and bounds hold for it."""
 
 
 class Key(NamedTuple):
@@ -113,17 +115,27 @@ class Key(NamedTuple):
     solver: str
     settings: str
     time_limit: float | None
+    allow: str = ""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A problem for a solver. kept: file for the schedule that is found, None to keep none."""
+    """A problem for a solver.
+
+    kept: file for the schedule that is found, None to keep none. allow: techniques, None for all.
+    """
 
     instance: Instance
     budget: Budget
     contender: Contender
     time_limit: float | None
     kept: Path | None = None
+    allow: tuple[Technique, ...] | None = None
+
+    @property
+    def allowed(self) -> str:
+        """The techniques in words, empty if all are allowed."""
+        return "" if self.allow is None else ",".join(self.allow) or "nothing"
 
     @property
     def budget_bytes(self) -> int:
@@ -132,20 +144,28 @@ class Trial:
     @property
     def key(self) -> Key:
         solver, _given, settings = self.contender
-        return Key(self.instance.sha256, self.budget_bytes, solver, settings, self.time_limit)
+        sha256, limit = self.instance.sha256, self.time_limit
+        return Key(sha256, self.budget_bytes, solver, settings, limit, allow=self.allowed)
 
     @property
     def place(self) -> Place:
-        return self.instance.sha256, self.budget_bytes
+        return self.instance.sha256, self.budget_bytes, self.allowed
 
 
 def trials(
-    instances: list[Instance], budgets: list[Budget], contenders: list[Contender], time_limit: float | None
+    instances: list[Instance],
+    budgets: list[Budget],
+    contenders: list[Contender],
+    time_limit: float | None,
+    allow: tuple[Technique, ...] | None = None,
 ) -> list[Trial]:
-    """Return the trials graph by graph, budget by budget, without duplicates."""
+    """Return the trials graph by graph, budget by budget, without duplicates.
+
+    allow: techniques, None for all.
+    """
     combined = product(instances, budgets, contenders)
     # Two budgets may be as many bytes: one trial, named as the later of them.
-    once = {trial.key: trial for trial in (Trial(*one, time_limit) for one in combined)}
+    once = {trial.key: trial for trial in (Trial(*one, time_limit, allow=allow) for one in combined)}
     return list(once.values())
 
 
@@ -191,6 +211,7 @@ class Row:
     least_budget: of an infeasible trial.
     seed: among the settings, of solvers that have one.
     history: each schedule that was faster than all before.
+    allow: techniques that schedules may use, empty for all.
     """
 
     graph: str
@@ -223,14 +244,16 @@ class Row:
     memplan: str
     seed: int | None = None
     history: tuple[Improvement, ...] = ()
+    allow: str = ""
 
     @property
     def key(self) -> Key:
-        return Key(self.sha256, self.budget, self.solver, self.settings, self.time_limit)
+        solver, settings, limit = self.solver, self.settings, self.time_limit
+        return Key(self.sha256, self.budget, solver, settings, limit, allow=self.allow)
 
     @property
     def place(self) -> Place:
-        return self.sha256, self.budget
+        return self.sha256, self.budget, self.allow
 
     @cached_property
     def contestant(self) -> tuple[str, str]:
@@ -297,6 +320,7 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         memplan=__version__,
         seed=seed if isinstance(seed := json.loads(solver.settings).get("seed"), int) else None,
         history=tuple(Improvement(*one) for one in ending.get("history", ())),
+        allow=trial.allowed,
     )
 
 

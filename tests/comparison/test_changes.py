@@ -137,13 +137,13 @@ def test_a_table_of_an_earlier_version_is_read_but_not_gone_on_with(
     assert bench(*words, "-o", "new.csv").exit_code == 0
     (row,) = read_rows(Path("new.csv")).values()
     assert row.history[-1].time == row.time
-    assert COLUMNS[-2:] == ("seed", "history")
+    assert COLUMNS[-3:] == ("seed", "history", "allow")
     lines = Path("new.csv").read_text().splitlines()
-    Path("old.csv").write_text("".join(line.rsplit(",", 2)[0] + "\n" for line in lines))
+    Path("old.csv").write_text("".join(line.rsplit(",", 3)[0] + "\n" for line in lines))
     assert list(read_rows(Path("old.csv")).values()) == [replace(row, history=())]
     refused = bench(*words, "-o", "old.csv")
     assert refused.exit_code == 2
     assert "old.csv: of an earlier version, with fewer columns" in refused.stderr
-    spoilt = "".join([*Path("new.csv").read_text().splitlines(keepends=True)[:1], lines[1] + "x\n"])
+    spoilt = "".join([*Path("new.csv").read_text().splitlines(keepends=True)[:1], lines[1][:-1] + "x,\n"])
     Path("spoilt.csv").write_text(spoilt)
     assert bench(*words, "--compare", "spoilt.csv").exit_code == 2

@@ -27,6 +27,7 @@ from ...graphs.folders.scratch import Scratch
 from ...instances.catalogue import BEST_KNOWN, PUBLISHED
 from ...planner.budget import Budget
 from ...solvers.registry import run as registry
+from ...solvers.techniques import Technique
 from ...solvers.workers.cluster import BACKENDS
 from ..exits import Exit, NothingSolvedError
 from ..help import PlanCommand
@@ -34,6 +35,7 @@ from ..known_names import completing, solvers
 from ..known_names import corpora as corpus_names
 from ..options import (
     FILE,
+    allow_option,
     bound_time_option,
     folder_argument,
     output_options,
@@ -116,6 +118,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     "[default: one row]",
 )
 @settings_option("SOLVER.KEY=VALUE", "one of the solvers")
+@allow_option
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -205,6 +208,7 @@ def bench(
     gap: str | None,
     seeds: tuple[int, ...],
     settings: dict[str, str],
+    allow: tuple[Technique, ...] | None,
     workers: int | None,
     backend: str,
     destination: Path | None,
@@ -233,6 +237,8 @@ def bench(
     """
     if workers is not None and backend != "loky":
         raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
+    if allow is not None and best_path is not None:
+        raise click.UsageError("--update-best records schedules of all techniques: leave out --allow")
     if peers:
         if click.get_current_context().get_parameter_source("budgets") is not ParameterSource.DEFAULT:
             raise click.UsageError("--peers solves at the published budgets: leave out --budgets or --peers")
@@ -254,7 +260,7 @@ def bench(
     at = [published_budgets(one.graph, published) if peers else budgets for one in on]
     if unknown := [one.graph for one, there in zip(given, at, strict=False) if not there]:
         output.note(f"--peers leaves out {', '.join(unknown)}: no results are published of it")
-    each = (trials([one], there, contenders, time_limit) for one, there in zip(on, at, strict=True))
+    each = (trials([one], there, contenders, time_limit, allow) for one, there in zip(on, at, strict=True))
     asked = filtered(list(chain.from_iterable(each)), pattern)
     left = [trial for trial in asked if rerun or trial.key not in known]
     if dry_run:

@@ -41,6 +41,8 @@ def comparison_lines(
         yield from _lines(one)
         yield Text()
     yield Text(LEGEND, style="dim")
+    if rows[0].allow:
+        yield Text(f"allowed: {rows[0].allow.replace(',', ', ')}", style="dim")
     yield Text()
     yield from _lines(solver_table(rows))
     yield from _apart(

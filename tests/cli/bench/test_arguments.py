@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import click
 import pytest
+from click.testing import Result
 from memplan.cli.bench.arguments import budgets_argument, check_budgets, chosen_contenders, seeds_argument
+from memplan.comparison.file import read_rows
 from memplan.comparison.trials import instance
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import save_graph
@@ -83,3 +87,42 @@ def test_settings_of_no_solver_are_refused(given: dict[str, Any], line: str) -> 
         chosen_contenders("rotor", {}, seeds=(1,))
     with pytest.raises(InputError, match="--gap: of rotor none has such a setting"):
         chosen_contenders("rotor", {}, gap="0.1")
+
+
+def test_rows_have_what_is_allowed_and_are_solved_apart(bench: Callable[..., Result]) -> None:
+    words = ("graphs/chain.json", "--solvers", "rotor", "--budgets", "70%", "--bound-time", "0")
+    limited = bench(*words, "--allow", "offload", "-o", "rows.csv", "--json")
+    assert limited.exit_code == 3, limited.stderr
+    (row,) = json.loads(limited.stdout)["rows"]
+    assert (row["allow"], row["outcome"]) == ("offload", "not-accepted")
+    assert row["message"].endswith("allow= leaves out recompute")
+    rows = bench(*words[:3], "--budgets", "70%,60%", *words[-2:], "--allow", "offload").stdout.splitlines()
+    (line,) = [text for text in rows if text.startswith("rotor on chain-6-seed0: ")]
+    assert line.endswith("allow= leaves out recompute")
+    printed = bench(*words, "--allow", "recompute,offload:activations", "-o", "rows.csv")
+    assert "allowed: recompute, offload:activations" in printed.stdout
+    assert "rows are in rows.csv already" not in printed.stderr
+    assert "allowed: " not in bench(*words, "-o", "rows.csv").stdout
+    assert [one.allow for one in read_rows(Path("rows.csv")).values()] == [
+        "offload",
+        "recompute,offload:activations",
+        "",
+    ]
+    dry = json.loads(bench(*words, "--allow", "offload", "-o", "rows.csv", "--dry-run", "--json").stdout)
+    assert [one["solved_before"] for one in dry["rows"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--allow", "recomput"), "did you mean 'recompute'?"),
+        (("--allow", "disk"), "'disk' without 'offload'"),
+        (("--allow", "recompute", "--update-best", "best.yaml"), "--update-best records schedules of all"),
+    ],
+)
+def test_words_that_cannot_be_allowed_are_refused(
+    bench: Callable[..., Result], words: tuple[str, ...], line: str
+) -> None:
+    result = bench("graphs", "--solvers", "rotor", *words)
+    assert result.exit_code == 2
+    assert line in result.stderr

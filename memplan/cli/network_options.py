@@ -10,6 +10,25 @@ import click
 
 from ..graphs.machines.network_request import NODE, NetworkRequest
 from ..graphs.machines.networks import NETWORKS
+from ..graphs.transformations.mixed_precision import PARAM_DTYPES, REDUCE_DTYPES
+from .parameter_types import dtype_word
+
+
+def precision_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of mixed precision between ranks to a command."""
+    reduce = click.option(
+        "--reduce-dtype",
+        type=dtype_word(REDUCE_DTYPES),
+        help="Dtype in which ranks sum up gradients, as reduce_dtype of that policy.  [default: that of "
+        "--param-dtype]",
+    )
+    gather = click.option(
+        "--param-dtype",
+        type=dtype_word(PARAM_DTYPES),
+        help="Dtype in which weights are gathered, as param_dtype of FSDP2's MixedPrecisionPolicy: shares "
+        "stay in float32, and are the master weights.  [default: that of the weights]",
+    )
+    return gather(reduce(command))
 
 
 def network_options(

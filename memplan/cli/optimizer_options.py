@@ -36,6 +36,15 @@ def _size(ctx: click.Context, param: click.Parameter, text: str | None) -> int |
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+MASTER_WEIGHTS = click.option(
+    "--master-weights",
+    is_flag=True,
+    default=None,
+    help="Keep a float32 master, and float32 states, of each weight in bfloat16 or float16: the update "
+    "changes the master, of which the weight is the rounded copy.",
+)
+"""Option of all commands that make a graph with updates."""
+
 _OPTIONS = (
     click.option(
         "--optimizer",
@@ -95,12 +104,14 @@ _OPTIONS = (
         "--momentum", type=float, metavar="FACTOR", help=f"Share of the last direction that is kept.{_THEIRS}"
     ),
     click.option("--nesterov", is_flag=True, default=None, help="Use Nesterov's momentum."),
+    MASTER_WEIGHTS,
 )
 
 
 OPTIMIZER_KEYS = (
     *("optimizer", "update", "fused", "lr", "weight_decay", "betas", "eps", "amsgrad"),
     *("clip_norm", "early_updates", "bucket_size", "block_size", "momentum", "nesterov"),
+    "master_weights",
 )
 """Parameters of the options."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,13 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..graphs.machines.networks import network_rows, replicas_document
 from ..graphs.transformations.gathering import with_gathers
+from ..graphs.transformations.mixed_precision import MixedPrecision, sharded_in_mixed_precision
 from ..graphs.transformations.sharding import rank_bytes, sharded
 from ..graphs.transformations.shares import parts_of
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import format_bytes
 from .help import PlanCommand
-from .network_options import chosen_network, network_options
+from .network_options import chosen_network, network_options, precision_options
 from .options import chosen_machine, destination_option, machine_option, output_options
 from .parameter_types import DOCUMENT, Word
 from .printing.figures import graph_row
@@ -50,12 +52,15 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
     "scatters are operations then, which the solvers for any graph take.",
 )
 @destination_option("GRAPH.sharded.json in the working folder")
+@precision_options
 @output_options
 def shard(
     graph_path: Path,
     optimizer: str | None,
     machine_path: Path | None,
     offload_shares: bool,
+    param_dtype: str | None,
+    reduce_dtype: str | None,
     destination: Path | None,
     output: Output,
     **options: Any,
@@ -65,7 +70,8 @@ def shard(
 
     With --machine, a node's, activations and the shares of optimizer states can be offloaded to the host;
     with --offload-shares those of weights too. Gathers over PCIe and copies to the host take turns. A machine
-    file may have a network too, like the one that plan machine --network measures.
+    file may have a network too, like the one that plan machine --network measures. --param-dtype is for a
+    graph with --master-weights: the masters are the shares.
 
     \b
     plan shard graph.yaml --ranks 8 --link ib400 --optimizer adamw -o sharded.yaml
@@ -73,6 +79,13 @@ def shard(
     plan shard graph.yaml --ranks 2 --link pcie4 --machine rtx4090 --offload-shares -o sharded.yaml
     plan solve sharded.yaml --budget 8GiB -o schedule.json
     """
+    if reduce_dtype is not None and param_dtype is None:
+        raise click.UsageError("--reduce-dtype goes with --param-dtype bfloat16")
+    if offload_shares and param_dtype is not None:
+        raise click.UsageError(
+            "--param-dtype is not supported with --offload-shares: the shares that are gathered stay on the "
+            "device; leave one out"
+        )
     network, to = chosen_network(options), destination_of(destination, graph_path, ".sharded.json")
     graph, given = whole_graph(graph_path, output), chosen_machine(machine_path, output)
     peers = network.peers(given and given.links.peers, _LINK)
@@ -84,7 +97,11 @@ def shard(
         graph = replace(graph, machine=network.machine_of_rank(machine, peers))
     if optimizer is not None:
         graph = _with_updates(graph, _OPTIMIZERS[optimizer], on_host=offload_shares)
-    found = with_gathers(graph, peers) if offload_shares else sharded(graph, peers)
+    if param_dtype is not None:
+        policy = MixedPrecision(_cast_seconds(graph) if reduce_dtype == "float32" else None)
+        found = sharded_in_mixed_precision(graph, peers, policy)
+    else:
+        found = with_gathers(graph, peers) if offload_shares else sharded(graph, peers)
     written = write_out(to, partial(save_graph, found))
     parts = parts_of(graph, peers)
     spread = parts.weights | parts.gradients
@@ -111,6 +128,19 @@ def shard(
         ),
     )
     written.tell()
+
+
+def _cast_seconds(graph: Graph) -> Callable[[int], float]:
+    """Return a function of a gradient's bytes: the seconds in which it is cast to float32 on the device."""
+    from ..profiling.profile.loops import adding_rate  # torch takes seconds to load
+
+    rate = adding_rate((graph.machine or Machine()).updates)
+    if rate is None:
+        raise InputError(
+            f"{graph.name}: --reduce-dtype float32: its machine says nothing of updates, whose speed casts "
+            "have: add updates: {device: 150GB/s} to its machine"
+        )
+    return lambda size: size / rate
 
 
 def _with_updates(graph: Graph, optimizer: Optimizer, *, on_host: bool) -> Graph:

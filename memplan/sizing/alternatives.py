@@ -26,7 +26,7 @@ from ..planner.simulator.simulate import figures_of
 from .accumulation import earlier_seconds
 from .eight_bit import NAMES
 from .estimate_range import Span
-from .loops import Loop, Loops, planned_span, unplanned_span
+from .loops import Loop, Loops, planned_span
 from .question import Room
 from .trial import Solve, minimum_of
 
@@ -156,7 +156,7 @@ class _Rows(NamedTuple):
         if isinstance(found, str):
             return Alternative(name, found)
         if budget is None:
-            span = unplanned_span(loop, found, self.constant)
+            span = self.loops.span(loop, found, self.constant)
         else:
             span = planned_span(loop, found, budget, machine, self.constant)
         last = figures_of(loop.graph, found, budget=budget, machine=machine).time

@@ -118,7 +118,12 @@ def _filters(*, priced: bool) -> tuple[Filter, ...]:
 
 def several_facts(subject: Subject) -> list[Row]:
     """Return what was asked of several GPUs."""
-    return [*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)]
+    what, precision = subject.what, subject.loop.precision
+    return [
+        *([("model", what)] if what else []),
+        ("optimizer", subject.optimizer),
+        *([("mixed precision", precision)] if precision else []),
+    ]
 
 
 def unfinished(sizes: Sizes) -> str:
@@ -233,6 +238,8 @@ def _facts(found: SizeResult, subject: Subject) -> Iterator[Row]:
 def _loop_rows(found: SizeResult, subject: Subject) -> Iterator[Row]:
     """Yield what the options change in the loop."""
     loop = subject.loop
+    if loop.precision:
+        yield "mixed precision", loop.precision
     if found.adapters is not None:
         yield "lora", found.adapters
     if loop.quantize:
@@ -241,6 +248,8 @@ def _loop_rows(found: SizeResult, subject: Subject) -> Iterator[Row]:
         yield "autocast", f"{loop.autocast}, of forward and loss"
     if loop.attention:
         yield "attention", loop.attention
+    if loop.expandable_segments:
+        yield "allocator", "with expandable segments, without a plan"
     if loop.accumulate > 1:
         yield "accumulate", f"{loop.accumulate:,} micro-batches per update; times are of an update"
     if loop.total is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine, Peers
 from ..graphs.machines.presets import Preset
+from ..graphs.transformations.mixed_precision import MixedPrecision, sharded_in_mixed_precision
 from ..graphs.transformations.sharding import sharded
 from ..planner.addresses.caching_allocator import reserved_peak
 from ..planner.baseline import baseline_schedule
@@ -43,12 +45,16 @@ class Loops:
     steps: micro-batches per update, by batch.
     unplanned_spans: may be shared by GPUs: those that run the same operations have the same bytes.
     peers: the network of sharded training, whose ranks each have a batch; None: one GPU trains alone.
+    reduce_dtype: dtype in which ranks sum up gradients by FSDP2's mixed precision; None without it.
+    expandable: PyTorch's allocator has expandable segments.
     """
 
     estimates: Estimates
     preset: Preset
     steps: Callable[[int], int] = lambda _batch: 1
     peers: Peers | None = None
+    reduce_dtype: str | None = None
+    expandable: bool = False
     unplanned_spans: dict[tuple[int, object], tuple[object, Span]] = field(
         default_factory=dict[tuple[int, object], tuple[object, Span]]
     )
@@ -58,7 +64,8 @@ class Loops:
 
     def with_steps(self, steps: int) -> Loops:
         """Return the loops with so many micro-batches per update."""
-        return Loops(self.estimates, self.preset, lambda _batch: steps, self.peers)
+        always: Callable[[int], int] = lambda _batch: steps  # noqa: E731
+        return replace(self, steps=always, unplanned_spans={}, _made={})
 
     def planned(self, batch: int) -> Loop:
         """Return the loop of a plan: each weight is updated as --update says."""
@@ -101,10 +108,26 @@ class Loops:
         demands, key = demanded.demands(batch), (batch, demanded)
         if key not in self.unplanned_spans or self.unplanned_spans[key][0] is not demands:
             loop = self.ordinary(batch)
-            self.unplanned_spans[key] = demands, unplanned_span(loop, baseline_schedule(loop.graph), 0)
+            self.unplanned_spans[key] = demands, self.span(loop, baseline_schedule(loop.graph), 0)
         span = self.unplanned_spans[key][1]
         # The constant is added last: it differs between GPUs that share the span.
         return Span(span.low, span.expected + 2 * constant, span.high + 2 * constant)
+
+    def span(self, loop: Loop, schedule: Schedule, constant: int, machine: Machine = NO_LINKS) -> Span:
+        """Return the device bytes of PyTorch's own loop: its allocator's, and a workspace of cuBLAS for the
+        thread of backward too.
+
+        constant: what cuBLAS keeps. machine: with a device of any size.
+        """
+        return memory_span(
+            loop.graph,
+            loop.worst,
+            schedule=schedule,
+            budget=figures_of(loop.graph, schedule, machine=machine).least_budget,
+            machine=machine,
+            constant=2 * constant,
+            reserved=partial(reserved_peak, expandable=self.expandable),
+        )
 
     def tokens(self, batch: int) -> int | None:
         """Return the tokens of a sample, None if the model takes none."""
@@ -133,12 +156,27 @@ class Loops:
         graph = self.estimates.graph(batch, self.preset)
         known = self._made.get((name, batch))
         if known is None or known[0] is not graph:
-            self._made[name, batch] = graph, self._of_a_rank(change(self._micro_batch(batch)))
+            loop = change(self._micro_batch(batch))
+            self._made[name, batch] = graph, self._of_a_rank(loop, batch, planned=name == "planned")
         return self._made[name, batch][1]
 
-    def _of_a_rank(self, loop: Loop) -> Loop:
-        peers = self.peers
-        return loop if peers is None else loop.changed(lambda graph: sharded(graph, peers))
+    def _of_a_rank(self, loop: Loop, batch: int, *, planned: bool) -> Loop:
+        from ..profiling.profile.loops import cost_of_adding, weights_in
+
+        if (peers := self.peers) is None:
+            return loop
+        if self.reduce_dtype is None:
+            return loop.changed(lambda graph: sharded(graph, peers))
+        weights = weights_in(self.estimates.program(batch, self.preset), "bfloat16")
+        # A cast to twice the bytes moves as many as adding to a sum.
+        cost = cost_of_adding(self.preset)
+
+        def seconds(size: int) -> float:
+            return cost(size)[0]
+
+        in_float32 = self.reduce_dtype == "float32"
+        policy = MixedPrecision(seconds if in_float32 else None, wide_shares=not planned)
+        return loop.changed(lambda graph: sharded_in_mixed_precision(graph, peers, policy, weights))
 
     def _micro_batch(self, batch: int) -> Loop:
         from ..profiling.profile.loops import cost_of_adding
@@ -170,20 +208,4 @@ def planned_span(
         constant=constant,
         reserved=None,
         replay=replay,
-    )
-
-
-def unplanned_span(loop: Loop, schedule: Schedule, constant: int, machine: Machine = NO_LINKS) -> Span:
-    """Return the device bytes of PyTorch's own loop: its allocator's, and a workspace of cuBLAS for the
-    thread of backward too. machine: with a device of any size.
-    """
-    peak = figures_of(loop.graph, schedule, machine=machine).least_budget
-    return memory_span(
-        loop.graph,
-        loop.worst,
-        schedule=schedule,
-        budget=peak,
-        machine=machine,
-        constant=2 * constant,
-        reserved=reserved_peak,
     )

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..graphs.graph import Graph, Kind, Phase
+from ..graphs.transformations.mixed_precision import MASTER
 from ..graphs.transformations.order import in_order
 
 
@@ -33,9 +34,12 @@ def ordinary_loop(graph: Graph, copies: int) -> Graph:
         [x for row in order[-int(is_update.sum()) :] for x in operations.mutates[row].tolist()]
     )
     weights = changed[graph.tensors.kind[changed] == Kind.PARAMETER]
+    # The step takes a weight's float32 master in its place.
+    index, names = graph.tensor_index, graph.tensors.name
+    stepped = [index.get(f"{names[x]}.{MASTER}", x) for x in weights.tolist()]
     made = in_order(graph, order)
     workspace = made.operations.workspace.copy()
     first = int((~is_update).sum())
     # At the first update all gradients are there, and all copies that the step makes.
-    workspace[first] = max(workspace[first], copies * int(graph.tensors.bytes[weights].sum()))
+    workspace[first] = max(workspace[first], copies * int(graph.tensors.bytes[stepped].sum()))
     return replace(made, source=graph.source, operations=replace(made.operations, workspace=workspace))

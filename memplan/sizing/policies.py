@@ -15,7 +15,7 @@ from ..planner.schedule.schedule import Schedule
 from ..solvers.offloading.sharded.fsdp import built_policies, policy_schedules
 from ..solvers.problem import Problem
 from .estimate_range import Span
-from .loops import Loops, unplanned_span
+from .loops import Loops
 
 _ANY = 2**60
 """Bytes of a device of any size."""
@@ -79,4 +79,4 @@ class Policies:
 
     def span(self, batch: int, one: PolicyFigures, constant: int) -> Span:
         """Return a policy's device bytes. constant: what cuBLAS keeps."""
-        return unplanned_span(self.loops.ordinary(batch), one.schedule, constant, self.machine)
+        return self.loops.span(self.loops.ordinary(batch), one.schedule, constant, self.machine)

@@ -78,6 +78,7 @@ class SizeRequest:
             raise InputError(f"{network.named} is of several GPUs: give --ranks too")
         if network.node_ranks is not None and not self._has_host:
             raise InputError("--node-ranks divides a host: give --host, --lanes or --machine too")
+        self._check_precision()
         if network.ranks is not None:
             if loop.total is not None or loop.accumulate > 1:
                 other = "--global-batch" if loop.total is not None else "--accumulate"
@@ -124,6 +125,23 @@ class SizeRequest:
             report=report,
         )
         return sizing
+
+    def _check_precision(self) -> None:
+        """Raise InputError, one line, for masters and mixed precision that can't be."""
+        loop, asked = self.loop, "--param-dtype" if self.loop.param_dtype else "--master-weights"
+        if loop.reduce_dtype is not None and loop.param_dtype is None:
+            raise InputError("--reduce-dtype goes with --param-dtype bfloat16: else gradients have one dtype")
+        if loop.param_dtype is not None and self.network.ranks is None:
+            raise InputError(
+                "--param-dtype is of several GPUs: give --ranks too; one GPU computes in bfloat16 by "
+                "--autocast bf16, or by --dtype bfloat16 with --master-weights"
+            )
+        if loop.param_dtype is not None and loop.master_weights:
+            raise InputError(
+                "--param-dtype has float32 shares, which are the master weights: omit --master-weights"
+            )
+        if self.optimizer == "none" and (loop.param_dtype is not None or loop.master_weights):
+            raise InputError(f"{asked} goes with --optimizer: without updates there are no float32 masters")
 
     @property
     def _has_host(self) -> bool:

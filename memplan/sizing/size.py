@@ -17,6 +17,7 @@ from ..graphs.errors import InputError, MemplanError
 from ..graphs.machine import Machine
 from ..graphs.machines.network_request import NetworkRequest
 from ..graphs.machines.presets import find_machine
+from ..graphs.transformations.mixed_precision import PARAM_DTYPES, REDUCE_DTYPES
 from ..graphs.transformations.updates import When
 from ..planner.budget import parse_budget, parse_reserve
 from ..report.origin import made
@@ -117,6 +118,8 @@ def size(
     quantize: str | None = None,
     autocast: str | None = None,
     attention: str | None = None,
+    master_weights: bool = False,
+    expandable_segments: bool = False,
     accumulate: int = 1,
     global_batch: int | None = None,
     split: bool = False,
@@ -125,6 +128,8 @@ def size(
     replicas: int | None = None,
     replica_link: str | None = None,
     node_ranks: int | None = None,
+    param_dtype: str | None = None,
+    reduce_dtype: str | None = None,
     price: str | float | Mapping[str, float] | None = None,
     train_config: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     script_args: str = "",
@@ -158,6 +163,10 @@ def size(
         quantize: Frozen weights in 4 bits, with `lora`: `"nf4"` or `"nf4-nested"`.
         autocast: Dtype of `torch.autocast`: `"bf16"` or `"fp16"`.
         attention: Attention of a model of transformers: `"eager"` or `"sdpa"`.
+        master_weights: Whether weights in bfloat16 or float16 have float32 masters, and float32 states, in
+            the optimizer.
+        expandable_segments: Whether PyTorch's allocator has `PYTORCH_ALLOC_CONF=expandable_segments:True`,
+            for the high ends without a plan.
         accumulate: Micro-batches per update.
         global_batch: Samples per update: find the fastest micro-batch that divides it.
         split: Also find what operations in pieces (`split=True`) buy, on one GPU.
@@ -166,6 +175,10 @@ def size(
         replicas: Sets of ranks, between which gradients are all-reduced (HSDP).
         replica_link: Network between the replicas; `None`: that of `link`.
         node_ranks: Ranks on one node, which divide its host.
+        param_dtype: `"bfloat16"`: float32 weights are gathered so, as `param_dtype` of FSDP2's
+            `MixedPrecisionPolicy` says; shares stay in float32.
+        reduce_dtype: Dtype in which ranks sum up gradients, `"bfloat16"` or `"float32"`; `None`: that of
+            `param_dtype`.
         price: Price of the GPU per hour, or prices by name.
         train_config: Training settings in a file of another tool, or in several: DeepSpeed's, accelerate's,
             axolotl's, TRL's, LLaMA-Factory's. The arguments of the call hold against them. `model` may be
@@ -194,6 +207,8 @@ def size(
     _check_words("update", update, ("in-backward", "after"))
     _check_words("quantize", quantize, QUANTIZED)
     _check_words("autocast", autocast, AUTOCAST_DTYPES)
+    _check_words("param_dtype", param_dtype, PARAM_DTYPES)
+    _check_words("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
     _check_words("attention", attention, ("eager", "sdpa"))
     _check_counts(seq_len=seq_len, accumulate=accumulate, global_batch=global_batch, lanes=lanes)
     _check_optimizer(optimizer)
@@ -217,7 +232,17 @@ def size(
             optimizer=optimizer,
             update=update,
             loop=LoopOptions(
-                lora, autocast, attention, quantize, accumulate, total=global_batch, split=split
+                lora,
+                autocast,
+                attention,
+                quantize,
+                accumulate,
+                total=global_batch,
+                split=split,
+                master_weights=master_weights,
+                param_dtype=param_dtype,
+                reduce_dtype=reduce_dtype,
+                expandable_segments=expandable_segments,
             ),
             network=NetworkRequest(ranks, link, replicas, replica_link, node_ranks),
             solver=solver,

@@ -132,7 +132,8 @@ class Sizing:
         loop, with_loop = self.subject.loop, self.subject.with_loop
         if loop.lora is not None or with_loop is None:
             return None
-        return with_loop(replace(loop, lora=ADAPTERS))
+        # Adapters are float32: none has a master.
+        return with_loop(replace(loop, lora=ADAPTERS, master_weights=False))
 
     @property
     def _by_room(self) -> list[tuple[Preset, Room]]:
@@ -146,7 +147,17 @@ class Sizing:
     def _loops(self, preset: Preset) -> Loops:
         peers = None if self.rank is None else self.rank.links.peers
         # Bytes of the loop without a plan are shared by GPUs.
-        return Loops(self.subject.estimates, preset, self.subject.loop.steps, peers, self._spans)
+        loop = self.subject.loop
+        reduced = loop.param_dtype and (loop.reduce_dtype or loop.param_dtype)
+        return Loops(
+            self.subject.estimates,
+            preset,
+            loop.steps,
+            peers=peers,
+            reduce_dtype=reduced,
+            expandable=loop.expandable_segments,
+            unplanned_spans=self._spans,
+        )
 
     def _search(self, preset: Preset, room: Room, known: Known, prefix: str) -> SizeSearch:
         quick = QUICK_OF_RANKS if self.rank else QUICK_OF_SEVERAL if self.several else QUICK

@@ -37,6 +37,9 @@ class LoopOptions:
 
     total: samples per update, None if micro-batches are given.
     split: say what operations in pieces buy.
+    master_weights: weights of 16 bits have float32 masters.
+    expandable_segments: PyTorch's allocator has them.
+    param_dtype, reduce_dtype: of FSDP2's MixedPrecisionPolicy, see mixed_precision.py.
     """
 
     lora: str | None = None
@@ -46,15 +49,27 @@ class LoopOptions:
     accumulate: int = 1
     total: int | None = None
     split: bool = False
+    master_weights: bool = False
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    expandable_segments: bool = False
 
     @property
     def changes_model(self) -> bool:
-        return bool(self.lora or self.autocast or self.attention)
+        return bool(self.lora or self.autocast or self.attention or self.param_dtype)
 
     @property
     def dtype(self) -> str | None:
-        """The dtype that autocast computes in."""
-        return None if self.autocast is None else AUTOCAST_DTYPES[self.autocast]
+        """The dtype that autocast computes in, or that weights are gathered in."""
+        return self.param_dtype if self.autocast is None else AUTOCAST_DTYPES[self.autocast]
+
+    @property
+    def precision(self) -> str:
+        """Which float32 weights there are besides those of 16 bits, in words; empty if there are none."""
+        if self.param_dtype is None:
+            return "float32 master weights" if self.master_weights else ""
+        reduced = self.reduce_dtype or self.param_dtype
+        return f"float32 shares, gathered in {self.param_dtype}; gradients are summed up in {reduced}"
 
     def steps(self, batch: int) -> int:
         """Return the micro-batches per update. batch: samples of one."""
@@ -102,22 +117,25 @@ def open_subject(
     from ..profiling.profile.kept_traces import KeptTraces
     from ..updates.choice import OptimizerChoice
 
+    def chosen(loop: LoopOptions) -> OptimizerChoice | None:
+        masters = loop.master_weights or loop.param_dtype is not None
+        return None if optimizer == "none" else OptimizerChoice(optimizer, update, master_weights=masters)
+
     if isinstance(model, str):
         model = _local(model)
     first, asked = _variant(loop), (model, length, dtype)
     if isinstance(model, str):
         path = _path_of(model)
-        kept = KeptTraces(path, *asked, first, optimizer, update) if cached else None
+        kept = KeptTraces(path, *asked, first, chosen(loop)) if cached else None
         file, what = _opened(model, length, dtype, kept)
     else:
         kept, what = None, None
         _refuse_for_code(length, dtype)
         file = model if isinstance(model, ModelFile) else model_file_of(model)
-    choice = None if optimizer == "none" else OptimizerChoice(optimizer, update)
 
     def with_loop(loop: LoopOptions) -> Subject:
-        variant = _variant(loop)
-        own = kept and kept.with_options(*asked, variant, optimizer, update)
+        variant, choice = _variant(loop), chosen(loop)
+        own = kept and kept.with_options(*asked, variant, choice)
         estimates = Estimates(file._replace(variant=variant), choice, report, own)
         return Subject(file.name, what, optimizer, estimates, loop=loop, with_loop=with_loop)
 
@@ -173,7 +191,8 @@ def _variant(loop: LoopOptions) -> Variant | None:
     if not loop.changes_model:
         return None
     lora = None if loop.lora is None else parse_low_rank(loop.lora)
-    return Variant(lora, loop.autocast, loop.attention, loop.quantize)
+    gathered = loop.param_dtype is not None
+    return Variant(lora, loop.autocast, loop.attention, loop.quantize, gathered)
 
 
 def _local(model: str) -> str:

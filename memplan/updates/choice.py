@@ -17,6 +17,7 @@ from ..graphs.transformations.updates import When
 from ..model.clipping import Clipping, parse_norm
 from ..model.iteration import Iteration, Updates
 from .catalogue import OPTIMIZERS
+from .masters import has_low_weights
 from .several import SeveralOptimizers
 
 
@@ -30,6 +31,7 @@ class OptimizerChoice:
     early_updates: whether updates do not wait for the norm of all, see early.py.
     bucket_size: the most bytes of small weights that are updated together; None updates each alone.
     block_size: the most bytes of a large weight that are updated at once; None updates each whole.
+    master_weights: whether weights of 16 bits have float32 masters among their states, see masters.py.
     fused: by PyTorch's fused kernels, if it has some and they take the parameters: several times as fast,
     with other bits.
     The rest are the optimizer's own; None is its default.
@@ -48,6 +50,7 @@ class OptimizerChoice:
     early_updates: bool | None = None
     bucket_size: int | None = None
     block_size: int | None = None
+    master_weights: bool | None = None
     fused: bool = True
 
     def __post_init__(self) -> None:
@@ -71,7 +74,10 @@ class OptimizerChoice:
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer. Raises InputError for a hyperparameter that it refuses or does not have."""
         # Choices of memplan, not arguments of the optimizer's class.
-        general = ("name", "update", "clip_norm", "early_updates", "bucket_size", "block_size", "fused")
+        general = (
+            *("name", "update", "clip_norm", "early_updates", "bucket_size", "block_size", "master_weights"),
+            "fused",
+        )
         given = {k: v for k, v in asdict(self).items() if v is not None and k not in general}
         if (described := OPTIMIZERS.get(self.name)) is None:
             raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(OPTIMIZERS)}")
@@ -114,7 +120,7 @@ def choice_of(document: object) -> OptimizerChoice:
         sizes = {field: int(row.pop(field)) for field in ("bucket_size", "block_size") if field in row}
         # False: graphs without the entry were measured without fused kernels.
         switches = {"fused": bool(row.pop("fused", False))}
-        others = ("amsgrad", "nesterov", "early_updates")
+        others = ("amsgrad", "nesterov", "early_updates", "master_weights")
         switches |= {field: bool(row.pop(field)) for field in others if field in row}
         if name not in OPTIMIZERS or update not in ("in-backward", "after"):
             raise ValueError(f"no optimizer {name!r} that updates {update!r}")
@@ -126,15 +132,24 @@ def choice_of(document: object) -> OptimizerChoice:
 
 
 def updated(iteration: Iteration, choice: OptimizerChoice | None) -> Iteration:
-    """Return the iteration with the chosen updates of all parameters that require a gradient."""
+    """Return the iteration with the chosen updates of all parameters that require a gradient.
+
+    Raises InputError for masters of weights that need none.
+    """
     if choice is None:
         return iteration
     optimizer = choice.optimizer(iteration.module.parameters())
+    if choice.master_weights and not has_low_weights(iteration.module):
+        raise InputError(
+            "--master-weights: no weight that is trained is bfloat16 or float16, so none has a master: make "
+            "the model in bfloat16, by .bfloat16() in its code, or by --dtype bfloat16 of a configuration"
+        )
     clipping = None if choice.clip_norm is None else Clipping(parse_norm(choice.clip_norm))
     updates = Updates(
         optimizer=optimizer,
         when=choice.update,
         clipping=clipping,
+        masters=bool(choice.master_weights),
         early=bool(choice.early_updates),
         bucket=choice.bucket_size or 0,
         block=choice.block_size or 0,

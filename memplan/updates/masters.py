@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError
+from ..graphs.transformations.mixed_precision import MASTER as MASTER
 from ..model.accumulated import SUM
 from .catalogue import titles
 from .planned_optimizer import Rule
 from .rules import on_master, on_rounded
 from .several import members_of
 
-MASTER = "master"
 _LOW = (torch.bfloat16, torch.float16)
 
 
@@ -50,6 +50,11 @@ def is_own_master(weight: Tensor, state: str) -> bool:
     return state == MASTER and weight.dtype == torch.float32
 
 
+def has_low_weights(module: nn.Module) -> bool:
+    """Tell whether a weight that is trained can have a master: one in bfloat16 or float16."""
+    return any(parameter.dtype in _LOW for parameter in module.parameters() if parameter.requires_grad)
+
+
 def prepare_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     """Let the optimizer keep float32 bits from now on. Raise InputError, one line, if there are no masters.
 
@@ -59,8 +64,7 @@ def prepare_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) 
         raise InputError(
             f"master_weights=True goes with optimizer= of {titles()}: they are states in the plan"
         )
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not any(parameter.dtype in _LOW for parameter in trained):
+    if not has_low_weights(module):
         raise InputError(
             "master_weights=True: no weight that is trained is bfloat16 or float16, so none has a master"
         )

@@ -35,6 +35,12 @@ def frozen():
     return module.requires_grad_(False), *rest
 """
 
+LOW = """
+def low():
+    module, (x,), loss_fn = build()
+    return module.bfloat16(), (x.bfloat16(),), loss_fn
+"""
+
 STORE_ALL = ("--solver", "store-all", "--budget", "100%", "-o", "schedule.json")
 
 
@@ -84,6 +90,26 @@ def test_from_a_model_to_a_run_equal_to_torch_optim(plan: Plan, options: str) ->
     assert found["equal"] is True
     assert found["predicted"]["peak"] <= 0.75 * baseline(graph).peak
     assert found["measured"]["peak"] == pytest.approx(found["predicted"]["peak"], rel=0.001)
+
+
+def test_master_weights_from_a_model_to_a_run(plan: Plan) -> None:
+    Path("model.py").write_text(MODEL + LOW)
+    words = ("--optimizer", "adamw", "--master-weights", "-o", "graph.json")
+    result = plan("profile", "model.py:low", *words)
+    assert result.exit_code == 0, result.stderr
+    assert "weights, states and buffers of 3 iterations bitwise equal" in result.stdout
+    graph = load_graph(Path("graph.json"))
+    kinds, sizes = graph.tensors.kind, graph.tensors.bytes
+    weights, states = (int(sizes[kinds == kind].sum()) for kind in (Kind.PARAMETER, Kind.OPTIMIZER_STATE))
+    assert states == 3 * 2 * weights  # a master and two averages, each in float32
+    assert plan("solve", "graph.json", *STORE_ALL).exit_code == 0
+    run = ("run", "schedule.json", "--graph", "graph.json", "--model", "model.py:low", "--json")
+    result = plan(*run, "--timing-repeats", "1")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["equal"] is True
+    refused = plan("profile", "model.py", *words)
+    assert refused.exit_code == 2
+    assert "--master-weights: no weight that is trained is bfloat16 or float16" in refused.stderr
 
 
 EARLY = ("--optimizer", "adamw", "--clip-norm", "1e-6", "--early-updates")

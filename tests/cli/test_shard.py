@@ -20,6 +20,9 @@ from memplan.graphs.generators import chain
 from memplan.graphs.machine import Machine, Peers, Replicas, Updates
 from memplan.graphs.machines.hosts import SERVER, parse_host
 from memplan.graphs.machines.networks import LATENCY, NETWORKS, find_network, find_replicas
+from memplan.graphs.transformations.mixed_precision import MASTER
+from memplan.graphs.transformations.sharding import rank_bytes
+from memplan.graphs.transformations.updates import Optimizer, with_updates
 
 
 def plan(*words: str, code: int = 0) -> Result:
@@ -133,6 +136,35 @@ def test_what_is_missing_is_named(graph: Path) -> None:
     assert "did you mean 'nvlink'?" in refused.stderr
     refused = plan("machine", "h100", "--ranks", "8", code=2)
     assert "--ranks and --link go together" in refused.stderr
+
+
+def test_masters_are_the_shares_of_mixed_precision(graph: Path) -> None:
+    """The graph has 16 bits by its states alone: they have twice the bytes of the weights."""
+    states = Optimizer("adamw", ("exp_avg", "exp_avg_sq", MASTER))
+    low = with_updates(load_graph(graph), optimizer=states, when="after", device_rate=1e8, state_scale=2.0)
+    save_graph(low, Path("low.json"))
+    network = ("--ranks", "4", "--link", "1MB/s,1ms")
+    plan("shard", "low.json", *network, "--param-dtype", "bf16", "-o", "s.json")
+    alone = load_graph("s.json")
+    plan("shard", "low.json", *network, "--param-dtype", "bf16", "--reduce-dtype", "fp32", "-o", "t.json")
+    summed = load_graph("t.json")
+    assert rank_bytes(alone) == rank_bytes(summed) == sum(alone.tensors.shares.values()) * 3
+    assert len(summed.operations) == len(alone.operations) + 6
+    shares = ("--param-dtype", "bf16", "--offload-shares")
+    for words, line in (
+        (
+            (str(graph), "--optimizer", "adamw", "--param-dtype", "bf16"),
+            "its weights have no float32 masters",
+        ),
+        (("low.json", "--reduce-dtype", "bf16"), "--reduce-dtype goes with --param-dtype bfloat16"),
+        (("low.json", *shares), "--param-dtype is not supported with --offload-shares"),
+    ):
+        assert line in plan("shard", *words, *network, code=2).stderr.replace("\n", " ")
+    save_graph(replace(low, machine=None), Path("none.json"))
+    words = ("none.json", *network, "--param-dtype", "bf16", "--reduce-dtype", "float32")
+    assert (
+        "its machine says nothing of updates, whose speed casts have" in plan("shard", *words, code=2).stderr
+    )
 
 
 def test_a_machine_file_says_ranks_and_network(graph: Path) -> None:

@@ -17,7 +17,7 @@ from memplan.cli.main import main
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine, Peers
-from memplan.graphs.transformations.sharding import sharded
+from memplan.graphs.transformations.sharding import rank_bytes, sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import simulate
@@ -35,6 +35,13 @@ from torch import nn
 def build(batch=8):
     layer = lambda: nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256), nn.GELU())
     return nn.Sequential(*(layer() for _ in range(4))), (torch.ones(batch, 256),), torch.sum
+"""
+LOW = """
+from model import build as build_in_float32
+
+def build(batch=8):
+    module, (x,), loss_fn = build_in_float32(batch)
+    return module.bfloat16(), (x.bfloat16(),), loss_fn
 """
 WEIGHTS = 4 * 4 * (2 * 256 * 1024 + 1024 + 256)
 STATES = 2 * WEIGHTS
@@ -76,6 +83,35 @@ def test_policies_are_those_of_a_graph_that_is_sharded_by_hand(plan: Plan) -> No
     assert len(found) == len(row["policies"]) > 1
     for name, figures in found.items():
         assert policy(row, name)["time"] == pytest.approx(figures.time, rel=0.02)
+
+
+def test_mixed_precision_has_the_figures_of_a_graph_that_is_sharded_by_hand(plan: Plan) -> None:
+    policy_of = ("--param-dtype", "bf16", "--reduce-dtype", "float32")
+    found = sized(plan, "--batch", 8, "--update", "after", *policy_of)
+    # A float32 master and two float32 averages of each weight, over four ranks.
+    assert (WEIGHTS + STATES) / 4 <= found["shares"] <= (WEIGHTS + STATES) / 4 + 500
+    assert (found["param_dtype"], found["reduce_dtype"]) == ("bfloat16", "float32")
+    (row,) = found["batches"]
+    Path("low.py").write_text(LOW)
+    estimate = ("profile", "low.py", "--estimate", "--gpu", "rtx3060", "--optimizer", "adamw")
+    assert plan(*estimate, "--update", "after", "--master-weights", "-o", "graph.json").exit_code == 0
+    made = plan("shard", "graph.json", *RANKS, *policy_of, "-o", "sharded.json")
+    assert made.exit_code == 0, made.stderr
+    graph = load_graph(Path("sharded.json"))
+    assert graph.machine is not None
+    assert rank_bytes(graph) == found["shares"]
+    machine = Machine(links=Links(peers=graph.machine.links.peers))
+    policies = [*policy_schedules(Problem(graph, 2**50, machine))]
+    assert len(policies) == len(row["policies"]) > 1
+    for name, _schedule, figures in policies:
+        assert policy(row, str(name))["time"] == pytest.approx(figures.time, rel=0.02)
+
+
+def test_a_model_in_16_bits_has_nothing_to_gather_in_another_dtype(plan: Plan) -> None:
+    Path("low.py").write_text(LOW)
+    result = plan("size", "low.py", "--gpu", "rtx3060", "--batch", 8, *RANKS, "--param-dtype", "bf16")
+    assert result.exit_code == 2
+    assert "--param-dtype: no weight is float32, so none is gathered in another dtype" in result.stderr
 
 
 @pytest.mark.scripts
@@ -235,6 +271,13 @@ def test_an_interrupted_search_has_what_was_found(plan: Plan, monkeypatch: pytes
         ([*RANKS, "--gpu", "t4,a100"], "--ranks are of equal GPUs: it goes with one --gpu"),
         (["--replicas", 2], "--replicas is of several GPUs: give --ranks too"),
         ([*RANKS, "--replica-link", "eth100"], "--replica-link goes with --replicas: --replicas 2"),
+        ([*RANKS, "--reduce-dtype", "float32"], "--reduce-dtype goes with --param-dtype bfloat16"),
+        (["--param-dtype", "bf16"], "--param-dtype is of several GPUs: give --ranks too"),
+        (
+            [*RANKS, "--param-dtype", "bf16", "--master-weights"],
+            "which are the master weights: omit --master-",
+        ),
+        ([*RANKS, "--param-dtype", "bf16", "--optimizer", "none"], "--param-dtype goes with --optimizer"),
         ([*RANKS, "--node-ranks", 2], "--node-ranks divides a host: give --host, --lanes or --machine too"),
         ([*RANKS, "--optimizer", "none"], "it has no optimizer updates: add them with --optimizer adamw"),
     ],

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.model.iteration import Iteration
+from memplan.profiling.profile.loops import state_elements
 from memplan.sizing.eight_bit import state_bytes, with_eight_bit_states
+from memplan.tracing.trace import trace
+from memplan.updates.choice import OptimizerChoice, updated
+from torch import nn
 
 
 @pytest.mark.parametrize(
@@ -51,3 +57,13 @@ def test_states_and_updates_alone_change() -> None:
     # 7 passes over 32 KiB become: gradient once, weight twice, two states of 8.5 KiB twice each.
     assert after.operations.time[1] == pytest.approx((3 * 32_768 + 4 * 8704) / 32_768)
     assert after.operations.time[[0, 2]].tolist() == [1.0, 1.0]
+
+
+def test_masters_stay_in_float32() -> None:
+    module, x = nn.Linear(64, 32).bfloat16(), torch.ones(4, 64, dtype=torch.bfloat16)
+    choice = OptimizerChoice("adamw", master_weights=True)
+    program = trace(updated(Iteration(module, (x,), torch.sum), choice))
+    names = {program.storages[x].name for x in state_elements(program)}
+    assert names == {
+        f"{weight}.{state}" for weight in ("weight", "bias") for state in ("exp_avg", "exp_avg_sq")
+    }

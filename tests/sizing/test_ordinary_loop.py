@@ -149,3 +149,14 @@ def test_without_updates_it_is_the_same() -> None:
     program = trace(Iteration(module, (x,), torch.sum))
     graph = graph_of(program, [Cost(0.0)] * len(program.operations))
     assert ordinary_loop(graph, 1) is graph
+
+
+def test_the_step_copies_masters_where_there_are_some() -> None:
+    module, x = model(8)
+    low = Iteration(module.bfloat16(), (x.bfloat16(),), torch.sum)
+    program = trace(updated(low, OptimizerChoice("adamw", master_weights=True)))
+    graph = graph_of(program, [Cost(0.0)] * len(program.operations))
+    alone = graph_of(trace(updated(low, OptimizerChoice("adamw"))), [Cost(0.0)] * len(program.operations))
+    elements = LAYERS * WIDTH**2
+    for one, size in ((graph, 4), (alone, 2)):
+        assert int(ordinary_loop(one, 3).operations.workspace.max()) == 3 * size * elements

@@ -82,6 +82,14 @@ def test_what_does_not_fit_is_an_answer() -> None:
         ({"lora": "r=x"}, "'r=x' is not a rank: write r=16"),
         ({"ranks": 2}, 'ranks=2: give their network too: link="nvlink|'),
         ({"link": "pcie4"}, "link= is of several GPUs: give ranks= too"),
+        ({"param_dtype": "float16"}, "param_dtype='float16': choose one of bfloat16"),
+        ({"reduce_dtype": "half"}, "reduce_dtype='half': choose one of bfloat16, float32"),
+        (
+            {"param_dtype": "bfloat16"},
+            "param_dtype= is of several GPUs: give ranks= too; one GPU computes in",
+        ),
+        ({"master_weights": True}, "batch 1: master_weights=: no weight that is trained is bfloat16 or"),
+        ({"master_weights": True, "optimizer": "none"}, "master_weights= goes with optimizer=: without"),
         (
             {"ranks": 2, "link": "pcie4", "accumulate": 2},
             "ranks= counts one micro-batch per update: omit",
@@ -130,3 +138,19 @@ def test_options_of_other_commands_keep_their_spelling() -> None:
     )
     assert in_python("host: --host 64GB says it") == 'host: host="64GB" says it'
     assert in_python("give --ranks 8 or --gpu mine.yaml") == 'give ranks=8 or gpu="mine.yaml"'
+
+
+def test_expandable_segments_lower_the_high_end_of_a_loop_without_a_plan() -> None:
+    few: dict[str, Any] = {"batch": 11_000, "solver": "store-all"}
+    usual = memplan.size(build, "rtx3060", **few)
+    expandable = memplan.size(build, "rtx3060", **few, expandable_segments=True)
+    before, after = (one.results[0].spans.get(11_000) for one in (usual, expandable))
+    assert before is not None
+    assert after is not None
+    assert after.high < before.high
+    assert (after.low, after.expected) == (before.low, before.expected)
+    assert "with expandable segments, without a plan" in str(expandable)
+    assert "expandable" not in str(usual)
+    assert [one.document()["expandable_segments"] for one in (usual, expandable)] == [False, True]
+    by_command = printed("rtx3060", "--batch", "11000", "--expandable-segments")
+    assert by_command["batches"] == json.loads(json.dumps(expandable.document()["batches"]))

@@ -9,6 +9,8 @@ import click
 
 from ...sizing.subject import AUTOCAST_DTYPES, QUANTIZED, LoopOptions
 from ...sizing.trial import LARGEST
+from ..network_options import precision_options
+from ..optimizer_options import MASTER_WEIGHTS
 from ..parameter_types import Word, dtype_word
 
 _OPTIONS = (
@@ -55,11 +57,19 @@ _OPTIONS = (
         is_flag=True,
         help="Also say what operations in pieces (split=True) buy: the smallest budget, the largest batch.",
     ),
+    MASTER_WEIGHTS,
+    click.option(
+        "--expandable-segments",
+        is_flag=True,
+        help="High ends without a plan are those of PYTORCH_ALLOC_CONF=expandable_segments:True, by which "
+        "PyTorch's allocator leaves less unused between blocks.  [default: its own segments]",
+    ),
 )
 
 
 def loop_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options to a command, which hands them to `chosen_loop`."""
+    command = precision_options(command)
     # The last decorator is the first in --help.
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -67,4 +77,5 @@ def loop_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def chosen_loop(options: dict[str, Any]) -> LoopOptions:
-    return LoopOptions(**options)
+    # The flag is None if it is not given, as of plan profile.
+    return LoopOptions(master_weights=bool(options.pop("master_weights")), **options)

@@ -1,4 +1,5 @@
-"""Transformations of a graph: another order, updates, sharded training, collectives on the compute queue.
+"""Transformations of a graph: another order, updates, sharded training, in mixed precision too,
+collectives on the compute queue.
 
-Public modules: gathering, one_queue, order, shares, sharding, updates.
+Public modules: gathering, mixed_precision, one_queue, order, shares, sharding, updates.
 """

@@ -213,7 +213,7 @@ class Demand:
         if self.passes is None:
             return Cost(seconds(self.work, gpu), self.workspace.usual, launch_seconds=launch)
         passed = self.passes * self.size
-        host = _pass_rate(updates.host, updates.host_fused, fused=self.fused)
+        host = pass_rate(updates.host, updates.host_fused, fused=self.fused)
         products, launch = 0.0, launch * self.calls
         if self.work.flops:
             host, products = None, seconds(self.work, gpu)
@@ -231,7 +231,7 @@ def update_seconds(passed: int, gpu: Gpu, updates: Updates, *, fused: bool, call
 
     passed: bytes that it reads and writes. calls: how many updates of so many bytes in all.
     """
-    device = _pass_rate(updates.device, updates.device_fused, fused=fused)
+    device = pass_rate(updates.device, updates.device_fused, fused=fused)
     kernel = efficiencies().kernel
     if device is None:
         return seconds(Work(0, passed, ""), gpu) + (calls - 1) * kernel
@@ -324,7 +324,7 @@ def _update(program: Program, call: Call) -> Demand:
     return Demand(work, workspace, passes, size, update.fused)
 
 
-def _pass_rate(adamw: float | None, fused_adamw: float | None, *, fused: bool) -> float | None:
+def pass_rate(adamw: float | None, fused_adamw: float | None, *, fused: bool) -> float | None:
     """Return how many bytes an update reads or writes per second.
 
     adamw, fused_adamw: bytes of weights that these update per second.

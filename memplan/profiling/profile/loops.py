@@ -9,11 +9,13 @@ import torch
 
 from ...devices.device.device import StreamDevice
 from ...graphs.graph import Phase
+from ...graphs.machine import Updates
 from ...graphs.machines.presets import Preset
 from ...model.lora import DOWN
 from ...program.program import Program
+from ...updates.masters import MASTER
 from ...updates.updates import updates_weights
-from .estimate import Demand
+from .estimate import Demand, pass_rate
 from .roofline import Work
 from .workspace import Workspace
 
@@ -38,13 +40,26 @@ def cost_of_adding(preset: Preset) -> Callable[[int], tuple[float, float | None]
     return cost
 
 
+def adding_rate(updates: Updates) -> float | None:
+    """Return how many bytes of gradients a device adds to sums per second; None if the speed is unknown."""
+    passes = pass_rate(updates.device, updates.device_fused, fused=True)
+    return None if passes is None else passes / _ADDING_PASSES
+
+
 def state_elements(program: Program) -> dict[int, int]:
-    """Return per storage of an optimizer state the elements of its weight."""
+    """Return per storage of an optimizer state, but for masters, the elements of its weight."""
     values = program.values
     return {
         values[value].storage: prod(values[program.parameters[name]].shape)
-        for (name, _state), value in program.states.items()
+        for (name, state), value in program.states.items()
+        if state != MASTER
     }
+
+
+def weights_in(program: Program, dtype: str) -> set[int]:
+    """Return the storages of the weights of a dtype, by its name."""
+    values = (program.values[value] for value in program.parameters.values())
+    return {form.storage for form in values if form.dtype == getattr(torch, dtype)}
 
 
 def adapted_layers(program: Program) -> list[str]:

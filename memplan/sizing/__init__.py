@@ -15,6 +15,7 @@ search.py           the batches that are tried
 question.py         what the solver is asked
 trial.py            one batch within one budget; searches for the largest batch, the smallest budget
 policies.py         FSDP2's policies, on ranks
+rank_curve.py       time against memory, on ranks
 alternatives.py     what people do next with a batch
 result.py           what was found
 answer.py, tables.py, words.py, documents.py   how it is said

@@ -1,21 +1,27 @@
-"""FSDP2's 2 × 3 policies on ranks, with the step that people have: updates at the end, and their copies.
+"""FSDP2's policies on ranks, with the step that people have: updates at the end, and their copies.
 
-Graphs differ from batch to batch in numbers alone, so the policies' schedules are made once and replayed.
+The 2 × 3 policies, and for one batch those that are tuned layer by layer. Graphs differ from batch to batch
+in numbers alone, so the policies' schedules are made once and replayed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.replay.ranking import replays_of
 from ..planner.schedule.schedule import Schedule
-from ..solvers.offloading.sharded.fsdp import built_policies, policy_schedules
+from ..solvers.clock import Clock
+from ..solvers.offloading.sharded.fsdp import TimedPolicy, built_policies, built_policy, policy_schedules
+from ..solvers.offloading.sharded.fsdp_tuned import Built, Tuning
+from ..solvers.offloading.sharded.policies import POLICIES, LayeredPolicy
 from ..solvers.problem import Problem
 from .estimate_range import Span
 from .loops import Loops
+from .trial import Known
 
 _ANY = 2**60
 """Bytes of a device of any size."""
@@ -42,6 +48,7 @@ class Policies:
     loops: Loops
     machine: Machine
     _made: dict[tuple[str, int], Named] = field(default_factory=dict[tuple[str, int], Named])
+    _tuned: dict[int, Built] = field(default_factory=dict[int, Built])
 
     def of_plans(self, graph: Graph) -> Named:
         """Return the policies of a plan's loop, for all batches with the graph's number of operations."""
@@ -76,6 +83,37 @@ class Policies:
             assert least is not None, "it was made for this machine"
             rows.append(PolicyFigures(name, schedule, least, replays.seconds(schedule, budget)))
         return tuple(sorted(rows, key=lambda one: (one.seconds is None, one.seconds or 0.0, one.least)))
+
+    def tune(self, batch: int, budget: int) -> None:
+        """Try policies layer by layer, as patient people do, for a budget in bytes."""
+        graph, named = self.loops.ordinary(batch).graph, {str(policy): policy for policy in POLICIES}
+        timed = [TimedPolicy(named[row.name], *row[1:]) for row in self.figures(batch, budget)]
+        built = self._tuned.setdefault(len(graph.operations), {})
+        Tuning(Problem(graph, budget, self.machine), timed, Clock(None, lambda: False), built).run()
+
+    def with_tuned(self, batch: int, budget: int, known: Known) -> tuple[PolicyFigures, ...]:
+        """Return the policies at a batch within a budget in bytes, the fastest that fit first.
+
+        The first may be one that `tune` has tried, if none of the 2 × 3 is as fast. known: it receives that
+        one's schedule in a plan's loop, so that no plan is slower.
+        """
+        rows, graph = self.figures(batch, budget), self.loops.ordinary(batch).graph
+        replays = replays_of(graph, self.machine)
+        fastest = next((row.seconds for row in rows if row.seconds is not None), inf)
+        best: LayeredPolicy | None = None
+        found: tuple[PolicyFigures, ...] = ()
+        for policy, schedule in self._tuned.get(len(graph.operations), {}).items():
+            least = None if schedule is None else replays.least_budget(schedule)
+            if schedule is None or least is None or least > budget:
+                continue
+            seconds = replays.seconds(schedule, budget)
+            if seconds is not None and seconds < fastest:
+                fastest, best = seconds, policy
+                found = (PolicyFigures(str(policy), schedule, least, seconds),)
+        planned = self.loops.planned(batch).graph
+        if best is not None and (schedule := built_policy(planned, best)) is not None:
+            known.add(planned, schedule)
+        return (*found, *rows)
 
     def span(self, batch: int, one: PolicyFigures, constant: int) -> Span:
         """Return a policy's device bytes. constant: what cuBLAS keeps."""

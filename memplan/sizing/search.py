@@ -5,7 +5,8 @@ and by short questions, then ask the solver, with all its time, for those that m
 in what is known from the start:
 
     one GPU    the baseline, which needs no plan if it fits
-    ranks      FSDP2's policies, none of which a plan is slower than
+    ranks      FSDP2's policies, none of which a plan is slower than; those that are tuned layer by layer are
+               tried for the fastest batch
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from .estimate_range import Span
 from .loops import Loops, planned_span
 from .policies import Policies
 from .question import Question, Room
-from .result import FASTER, CurvePoint, SizeResult
+from .rank_curve import RankCurve
+from .result import FASTER, SizeResult
 from .trial import (
     STARTS,
     TOLERANCE,
@@ -58,8 +60,6 @@ _NEAR = 0.05
 """Share by which a batch must promise more, for a long search: times are not known better."""
 _PROMISING, _THOROUGH = 3, 2
 """Batches of ranks at most for which the solver has a moment, and its whole time."""
-_POINTS = 5
-"""Points of the curve of time against memory."""
 
 
 @dataclass
@@ -282,6 +282,19 @@ class SizeSearch:
                 found.spans.add(best.batch, partial(self._span, better, found))
                 found.spans.get(best.batch)
                 found.hasty.discard(best.batch)
+        self._tune(found)
+
+    def _tune(self, found: SizeResult) -> None:
+        """Add FSDP2's policies as patient people tune them, layer by layer, at the fastest batch."""
+        best = found.fastest
+        if best is None:
+            return
+        self._policies.tune(best.batch, self.room.unplanned)
+        found.policies[best.batch] = self._policies.with_tuned(best.batch, self.room.unplanned, self.known)
+        within = self._trial(best.batch, lambda graph, budget: self.known.best(graph, self._machine, budget))
+        if within.seconds is not None and within.seconds < (best.seconds or 0.0):
+            found.trials[found.trials.index(best)] = within
+            found.spans.add(best.batch, partial(self._span, within, found))
 
     def _promising(self, found: SizeResult) -> list[BatchTrial]:
         """Return the batches that a longer search may make faster than the fastest."""
@@ -413,31 +426,12 @@ class SizeSearch:
             span = self._policies.span(one.batch, policy, self.room.constant)
             found.policy_spans[policy.name] = span
         found.shares = rank_bytes(self._graph(one.batch))
-        found.curve.extend(self._curve(one, found))
-
-    def _curve(self, one: BatchTrial, found: SizeResult) -> list[CurvePoint]:
-        """Return the fastest known within less and less memory, from what the fastest policy takes."""
         assert one.figures is not None
-        policies = [row.least for row in found.policies[one.batch] if row.seconds is not None]
-        most = max([one.figures.peak, *policies])
-        least = minimum_of(self._graph(one.batch), self._machine)
-        budgets = [int(most * (least / most) ** (number / _POINTS)) for number in range(_POINTS)]
-        # What is found within less memory is known to the searches within more.
-        points = [self._point(one.batch, budget) for budget in reversed(budgets)]
-        return points[::-1]
-
-    def _point(self, batch: int, budget: int) -> CurvePoint:
-        constant = self.room.constant
-        policies = self._policies.figures(batch, budget - constant)
-        fastest = next((row for row in policies if row.seconds is not None), None)
-        plan = self._solved(batch, self.ask.quick, budget)
-        return CurvePoint(
-            budget + constant,
-            fastest and fastest.name,
-            fastest and fastest.seconds,
-            plan.seconds,
-            plan.figures and plan.figures.host_peak,
-        )
+        fitting = [row.least for row in found.policies[one.batch] if row.seconds is not None]
+        most = max([one.figures.peak, *fitting])
+        solved = partial(self._solved, one.batch, self.ask.quick)
+        curve = RankCurve(self._policies, self.known, self.room.constant, solved)
+        found.curve.extend(curve.points(one.batch, most, minimum_of(self._graph(one.batch), self._machine)))
 
 
 @contextmanager

@@ -140,5 +140,12 @@ def policy_schedules(problem: Problem) -> Iterator[tuple[Policy, Schedule, Figur
 def built_policies(graph: Graph) -> Iterator[tuple[Policy, Schedule]]:
     """Yield the policies that the graph has layers for, each with its schedule, which may be invalid."""
     for policy in POLICIES:
-        with suppress(InvalidScheduleError, NotAcceptedError):
-            yield policy, build_schedule(graph, policy_residency(graph, policy))
+        if (schedule := built_policy(graph, policy)) is not None:
+            yield policy, schedule
+
+
+def built_policy(graph: Graph, policy: Policy | LayeredPolicy) -> Schedule | None:
+    """Return the schedule of a policy, which may be invalid; None if the graph has no layers for it."""
+    with suppress(InvalidScheduleError, NotAcceptedError):
+        return build_schedule(graph, policy_residency(graph, policy))
+    return None

@@ -15,18 +15,16 @@ not end it: 4,000 operations take half a minute.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
 from ....graphs.graph import Graph
-from ....planner.errors import InvalidScheduleError
-from ....planner.residency.prefetch_placement import build_schedule
+from ....planner.schedule.schedule import Schedule
 from ...candidates import device_limit
 from ...clock import Clock
-from ...problem import NotAcceptedError, Options, Problem, SolverResult
-from .fsdp import PolicyTimer, TimedPolicy, fastest_that_holds, timed_policies
-from .policies import LayeredPolicy, Policy, accepted, layers_of, policy_residency
+from ...problem import Options, Problem, SolverResult
+from .fsdp import PolicyTimer, TimedPolicy, built_policy, fastest_that_holds, timed_policies
+from .policies import LayeredPolicy, Policy, accepted, layers_of
 
 NAME = "fsdp-tuned"
 
@@ -41,15 +39,26 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     clock, timed = Clock(None, options.cancelled), list[TimedPolicy]()
     with clock.until_interrupted():
         timed += timed_policies(problem)
-        _Tuning(problem, timed, clock).run()
+        Tuning(problem, timed, clock).run()
     return fastest_that_holds(NAME, problem, options, timed, clock)
 
 
-class _Tuning:
-    """Tries layered policies. timed: receives each that is tried."""
+Built = dict[LayeredPolicy, Schedule | None]
+"""Schedules by policy, None for one that the graph can't have."""
 
-    def __init__(self, problem: Problem, timed: list[TimedPolicy], clock: Clock) -> None:
+
+class Tuning:
+    """Tries layered policies.
+
+    timed: the 2 × 3 policies that the graph has; it receives each that is tried.
+    built: schedules that were made before, for another budget; it receives those that are made.
+    """
+
+    def __init__(
+        self, problem: Problem, timed: list[TimedPolicy], clock: Clock, built: Built | None = None
+    ) -> None:
         self._graph: Graph = problem.graph
+        self._built = {} if built is None else built
         self._timer, self._limit = PolicyTimer(problem), device_limit(problem)
         self._timed, self._clock = timed, clock
         self._layers = len(layers_of(problem.graph))
@@ -119,10 +128,10 @@ class _Tuning:
         if (level, resharded) not in self._known:
             full = max(0, level - self._layers)
             policy = LayeredPolicy(self._layers, full, min(level, self._layers) - full, resharded)
-            one = None
-            with suppress(InvalidScheduleError, NotAcceptedError):
-                schedule = build_schedule(self._graph, policy_residency(self._graph, policy))
-                one = self._timer.timed(policy, schedule)
+            if policy not in self._built:
+                self._built[policy] = built_policy(self._graph, policy)
+            schedule = self._built[policy]
+            one = None if schedule is None else self._timer.timed(policy, schedule)
             self._known[level, resharded] = one
             self._timed += [] if one is None else [one]
         return self._known[level, resharded]

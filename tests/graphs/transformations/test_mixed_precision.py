@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,18 @@ def test_the_optimizer_of_fsdp2_has_gradients_in_float32() -> None:
     plain = sharded_in_mixed_precision(low(), NETWORK, MixedPrecision())
     for x in of_kind(graph, Kind.PARAMETER_GRADIENT):
         assert share(graph, x) == -(-2 * int(graph.tensors.bytes[x]) // 8) > share(plain, x)
+
+
+def test_weights_without_masters_have_float32_shares_if_asked() -> None:
+    made = low()
+    names = [name.replace("w1.master", "w1.other") for name in made.tensors.name]
+    made = replace(made, tensors=replace(made.tensors, name=names))
+    frozen = made.tensor_index["w1"]
+    size = int(made.tensors.bytes[frozen])
+    graph = sharded_in_mixed_precision(made, NETWORK, MixedPrecision())
+    assert share(graph, frozen) == -(-size // 8)
+    graph = sharded_in_mixed_precision(made, NETWORK, MixedPrecision(), {frozen})
+    assert share(graph, frozen) == -(-2 * size // 8)
 
 
 @pytest.mark.parametrize("policy", [MixedPrecision(), SUMMED, MixedPrecision(wide_shares=True)])

@@ -20,7 +20,7 @@ PACKAGE = Path(memplan.__file__).parent
 SAFE = {"None", "int", "float", "bool"}
 ALLOWED: set[str] = set()
 """Names of functions that may give back something else."""
-RUN_AS_PYTHON = {"temperature_at", "acceptance"}
+RUN_AS_PYTHON = {"temperature_at", "acceptance", "_most_deletes"}
 """Inner functions that Python calls too: each is one formula, so the interpreter is fast enough for it."""
 
 Function = tuple[Path, str]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int32]
+
+_ROWS_AT_A_TIME = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +49,12 @@ class Adjacency:
         return self.columns[self.start[row] : self.start[row + 1]]
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Slices of one list cost less than a slice of an array and a tolist for each row.
-        start = self.start.tolist()
-        columns = self.columns.tolist()
-        return (columns[start[i] : start[i + 1]] for i in range(len(self)))
+        # Slices of one list cost less than a slice of an array and a tolist for each row. Lists of all
+        # entries would take several times the bytes of the arrays.
+        for first in range(0, len(self), _ROWS_AT_A_TIME):
+            start = self.start[first : first + _ROWS_AT_A_TIME + 1]
+            columns, ends = self.columns[start[0] : start[-1]].tolist(), (start - start[0]).tolist()
+            yield from (columns[begin:end] for begin, end in pairwise(ends))
 
     def lists(self) -> list[list[int]]:
         """Return the rows as Python lists, which loops over single entries read fastest."""

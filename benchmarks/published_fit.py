@@ -84,7 +84,7 @@ PRIORS = {
 }
 
 SPREADS = {"products": 0.1, "seconds kernel": 0.2, "seconds unhidden": 0.0}
-"""Of priors whose values are product_law's. Medians of the table's three frameworks differ by 0.06."""
+"""Spreads of the priors that product_law sets. Medians of the table's three frameworks differ by 0.06."""
 
 Values = dict[tuple[str, str], float]
 

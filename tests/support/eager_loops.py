@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import memplan
 import torch
 from memplan.model.accumulated import SUM
+from memplan.profiling.fusion.choice import COMPILED
 from torch import Tensor, nn
+from transfers import MACHINE
 
 Trained = tuple[nn.Module, Any]
 """A module and its optimizer."""
+
+
+def adamw(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(weights, 1e-2, foreach=False)
+
+
+def fused(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(weights, 1e-2, fused=True)
 
 
 def mean_square(output: Tensor) -> Tensor:
@@ -46,3 +57,30 @@ def _states(optimizer: Any) -> dict[tuple[int, str], Tensor]:
         for name, value in row.items()
         if name != SUM and value is not None
     }
+
+
+def verified_with_fused_operations(own: Callable[..., torch.optim.Optimizer], **options: Any) -> Any:
+    """Return a step that has trained: verified, bit by bit the same kernels without a plan."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Sigmoid(), nn.Linear(128, 32)) for _ in range(3)
+    ]
+    module, x = nn.Sequential(*layers), torch.randn(256, 32)
+    step = memplan.optimize(
+        module,
+        x,
+        loss_fn=mean_square,
+        optimizer=own(module.parameters()),
+        budget="60%",
+        machine=MACHINE,
+        solver="joint",
+        time_limit=1,
+        cache=False,
+        verify=True,
+        compile=True,
+        **options,
+    )
+    assert step.plan.graph.source[COMPILED]
+    losses = [step(x).item() for _ in range(3)]
+    assert losses[2] < losses[0]
+    return step

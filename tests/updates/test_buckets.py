@@ -9,7 +9,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from eager_loops import assert_same, mean_square, trained_eagerly
+from eager_loops import assert_same, mean_square, trained_eagerly, verified_with_fused_operations
 from hostile import Lateness, blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,6 @@ from memplan.model.clipping import Clipping
 from memplan.model.iteration import Iteration, Updates
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.compare.eager import run_eager
-from memplan.profiling.fusion.choice import COMPILED
 from memplan.program.graph import Cost, graph_of
 from memplan.program.program import Program
 from memplan.runtime.run.cycle import Cycle, Terms
@@ -391,30 +390,8 @@ def test_it_is_verified_with_other_options(options: dict[str, Any]) -> None:
 
 @pytest.mark.scripts
 def test_it_is_verified_with_fused_operations() -> None:
-    """Bit by bit the same kernels without a plan."""
-    blocks = [
-        nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Sigmoid(), nn.Linear(128, 32)) for _ in range(3)
-    ]
-    module, x = nn.Sequential(*blocks), torch.randn(256, 32)
-    step = memplan.optimize(
-        module,
-        x,
-        loss_fn=mean_square,
-        optimizer=adamw(module.parameters()),
-        budget="60%",
-        machine=MACHINE,
-        solver="joint",
-        time_limit=1,
-        cache=False,
-        verify=True,
-        compile=True,
-        bucket_size=SIZE,
-    )
-    graph = step.plan.graph
-    assert graph.source[COMPILED]
+    graph = verified_with_fused_operations(adamw, bucket_size=SIZE).plan.graph
     assert any("..0.0.bias/update" in name for name in graph.operations.name)
-    losses = [step(x).item() for _ in range(3)]
-    assert losses[2] < losses[0]
 
 
 def test_a_checkpoint_of_a_run_goes_on(tmp_path: Any) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from eager_loops import assert_same, mean_square, trained_eagerly
+from eager_loops import (
+    adamw,
+    assert_same,
+    fused,
+    mean_square,
+    trained_eagerly,
+    verified_with_fused_operations,
+)
 from hostile import Lateness
 from memplan.devices.storage.offloaded import hold_of
 from memplan.graphs.errors import InputError, MismatchError
@@ -20,7 +27,6 @@ from memplan.model.clipping import Clipping
 from memplan.model.iteration import Iteration, Updates
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.compare.eager import run_eager
-from memplan.profiling.fusion.choice import COMPILED
 from memplan.program.graph import Cost, graph_of
 from memplan.program.program import Program
 from memplan.program.state_blocks import state_and_rows, whole_states
@@ -74,14 +80,6 @@ def words(dtype: torch.dtype = torch.float32, *, tied: bool = False) -> tuple[nn
 
 
 Make = Callable[..., torch.optim.Optimizer]
-
-
-def adamw(weights: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(weights, 1e-2, foreach=False)
-
-
-def fused(weights: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(weights, 1e-2, fused=True)
 
 
 def momentum(weights: Any) -> torch.optim.Optimizer:
@@ -434,30 +432,8 @@ def test_gradients_of_several_batches_are_summed(options: dict[str, Any]) -> Non
 
 @pytest.mark.scripts
 def test_it_is_verified_with_fused_operations() -> None:
-    """Bit by bit the same kernels without a plan."""
-    torch.manual_seed(0)
-    layers = [
-        nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Sigmoid(), nn.Linear(128, 32)) for _ in range(3)
-    ]
-    module, x = nn.Sequential(*layers), torch.randn(256, 32)
-    step = memplan.optimize(
-        module,
-        x,
-        loss_fn=mean_square,
-        optimizer=adamw(module.parameters()),
-        budget="60%",
-        machine=MACHINE,
-        solver="joint",
-        time_limit=1,
-        cache=False,
-        verify=True,
-        compile=True,
-        block_size=SIZE,
-    )
-    assert step.plan.graph.source[COMPILED]
+    step = verified_with_fused_operations(adamw, block_size=SIZE)
     assert blocks_of(step.plans[0].program)
-    losses = [step(x).item() for _ in range(3)]
-    assert losses[2] < losses[0]
 
 
 def test_a_checkpoint_of_a_run_goes_on_with_other_blocks_and_without(tmp_path: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from eager_loops import assert_same, mean_square, trained_eagerly
+from eager_loops import adamw, assert_same, fused, mean_square, trained_eagerly
 from hostile import Lateness
 from memplan.graphs.machine import Links, Machine
 from memplan.model.clipping import Clipping
@@ -35,14 +35,6 @@ from torch import Tensor, nn
 from transfers import MACHINE, absent, everything, in_order, unmeasured, wandering
 
 Make = Callable[..., torch.optim.Optimizer]
-
-
-def adamw(weights: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(weights, 1e-2, foreach=False)
-
-
-def fused(weights: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(weights, 1e-2, fused=True)
 
 
 def momentum(weights: Any) -> torch.optim.Optimizer:

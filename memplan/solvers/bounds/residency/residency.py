@@ -70,7 +70,7 @@ class Residency:
 
 
 class TracedOrder:
-    """What a search in traced order, in fractions, leaves to another thread: its moments and its bound."""
+    """Moments and bound of a search in traced order, in fractions, handed over to another thread."""
 
     def __init__(self) -> None:
         self._over = Event()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import click
 
+from .meant import meant
 from .optimizer_options import OPTIMIZER_KEYS
 
 FIRST = {
@@ -95,7 +96,19 @@ def option_groups(command: click.Command, ctx: click.Context) -> dict[str, list[
 
 
 class PlanCommand(click.Command):
-    """A command whose `--help` has its options in groups, and one sentence on variables at the end."""
+    """A command whose `--help` has its options in groups, and one sentence on variables at the end.
+
+    Of an unknown option it names those that may be meant.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            own = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+            near = " or ".join(meant(error.option_name, own))
+            line = f"No such option {error.option_name!r}." + (f" Did you mean {near}?" if near else "")
+            raise click.NoSuchOption(error.option_name, line, ctx=ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = option_groups(self, ctx)

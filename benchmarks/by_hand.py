@@ -109,7 +109,7 @@ def table(rows: list[Row]) -> Iterator[str]:
         yield f"| {model} | {card} | {sizes} GiB | {names} | {', '.join(saved)} |"
     mean = exp(sum(map(log, ratios)) / len(ratios)) if ratios else 1.0
     yield ""
-    counted = f"{len(rows)} cells: auto slower in {slower}, alone in {nothing}"
+    counted = f"{len(rows)} cells: auto slower in {slower}, nothing by hand in {nothing}"
     yield f"{counted}, {mean:.3f} of the time in the mean"
 
 

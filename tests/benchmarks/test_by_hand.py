@@ -27,4 +27,4 @@ def test_there_are_fifty_cells_and_a_line_each() -> None:
     times = dict.fromkeys(BY_HAND, None) | {"paged-optimizer": 2.0, "auto": 1.0}
     lines = list(table([{"model": "m", "card": "c", "length": 1, "budget": 2**30, "times": times}]))
     assert lines[2] == "| m | c | 1.0 GiB | paged-optimizer | 50.0% |"
-    assert lines[-1] == "1 cells: auto slower in 0, alone in 0, 0.500 of the time in the mean"
+    assert lines[-1] == "1 cells: auto slower in 0, nothing by hand in 0, 0.500 of the time in the mean"

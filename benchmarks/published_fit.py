@@ -188,22 +188,17 @@ def fit(rows: list[dict[str, Any]], work: dict[str, Work]) -> tuple[Values, Valu
     names = sorted(start, key=lambda name: (groups.index(name[0]), name))
     priors = [_prior(name, start[name]) for name in names]
     sources = Counter(row["source"]["title"] for row in rows)
-    models = [
-        (_Row(row, work[row["id"]], names), log(row["time"]), 1 / sqrt(sources[row["source"]["title"]]))
-        for row in rows
-    ]
-    total = sum(weight for *_model, weight in models) / len(models)
+    model = _Rows(rows, work, names)
+    published = np.log([row["time"] for row in rows])
+    weights = np.array([1 / sqrt(sources[row["source"]["title"]]) for row in rows])
+    weights /= weights.mean() * SPREAD**2
+    assumed = np.log([prior.value for prior in priors])
+    spreads = np.array([prior.spread or np.inf for prior in priors])
 
     def loss(logs: np.ndarray) -> float:
-        values, far = np.exp(logs), 0.0
-        for model, published, weight in models:
-            error = abs(log(model.seconds(values)) - published)
-            huber = error * error / 2 if error < KNEE else KNEE * (error - KNEE / 2)
-            far += weight / total * huber / SPREAD**2
-        for value, prior in zip(logs, priors, strict=True):
-            if prior.spread:
-                far += ((value - log(prior.value)) / prior.spread) ** 2 / 2
-        return far
+        error = np.abs(np.log(model.seconds(np.exp(logs))) - published)
+        huber = np.where(error < KNEE, error * error / 2, KNEE * (error - KNEE / 2))
+        return float(weights @ huber + np.sum(((logs - assumed) / spreads) ** 2) / 2)
 
     free = [place for place, prior in enumerate(priors) if prior.spread]
     found = _descend(loss, np.log([start[name] for name in names]), free)
@@ -254,55 +249,40 @@ def _prior(name: tuple[str, str], value: float) -> Prior:
     return PRIORS.get(joined, PRIORS.get(group, PRIORS["compute"]))
 
 
-class _Row:
-    """A row's iteration as arrays, for many evaluations: `iteration_seconds` of the same row."""
+class _Rows:
+    """Iterations of rows as arrays, for many evaluations: `iteration_seconds` of each row."""
 
-    def __init__(self, row: dict[str, Any], work: Work, names: list[tuple[str, str]]) -> None:
-        preset, at = find_preset(row["card"]), {name: place for place, name in enumerate(names)}
-        gpu, kernel = preset.gpu, efficiencies().kernel
+    def __init__(
+        self, rows: list[dict[str, Any]], work: dict[str, Work], names: list[tuple[str, str]]
+    ) -> None:
+        at = {name: place for place, name in enumerate(names)}
         self.bandwidth, self.kernel = at["seconds", "bandwidth"], at["seconds", "kernel"]
         self.serial, self.library = at["seconds", "serial"], at["seconds", "library"]
-        self.host = at["seconds", "host"] if gpu.capability < ADA else None
-        self.packing, one = at["kinds", GROUPED], at["kinds", "product"]  # of product: 1
-        self.unhidden = at["seconds", "unhidden"]
-        columns: list[tuple[float, ...]] = []
-        self.update = 0.0
-        for kind, phase, rate, flops, size, scores, keys, runs in work:
-            count = runs / row["accumulation"] if phase == "UPDATE" else runs
-            launch = at["launch", phase.lower()]
-            if kind.endswith("update"):
-                like, _kind, launches = update_launches(row)
-                launch = at["launch", like.name.lower()]
-                fused = kind == "fused update"
-                taken = update_seconds(size, gpu, preset.machine.updates, fused=fused) - kernel
-                self.update += count * taken
-                columns.append((one, one, launch, 0, 0, 0, 0, 0, count, launches))
-                continue
-            operation = Operation(flops, size, rate, kind, scores, keys)
-            kind, rate = kind_and_rate(operation, gpu)
-            peak = getattr(gpu, rate) if flops else gpu.float32
-            share, fixed, compute, exposed = one, 0.0, flops / peak, 0.0
-            if scores:
-                fixed, compute, size = attention_seconds(operation, gpu, peak), 0.0, 0
-            elif flops and _is_measured(gpu, rate, kind, at):
-                share, exposed = at["products", _capability(gpu)], size / gpu.bandwidth
-            elif flops and kind not in WITHOUT_TENSOR_CORES:
-                share = at["compute", _of_rate(gpu, rate)]
-            memory, packed = size / gpu.bandwidth, 0.0
-            if kind == GROUPED:
-                kind, memory, packed = "product", 0.0, memory
-            columns.append(
-                (share, at["kinds", kind], launch, compute, memory, packed, exposed, fixed, count, 1)
-            )
-        share, kind, launch, compute, memory, packed, exposed, fixed, runs, launches = np.array(columns).T
+        self.host = at["seconds", "host"]
+        self.packing, self.unhidden = at["kinds", GROUPED], at["seconds", "unhidden"]
+        each = [_columns(row, work[row["id"]], at) for row in rows]
+        sizes = [len(columns) for columns, _update in each]
+        self.starts = np.cumsum([0, *sizes[:-1]])
+        self.update = np.array([update for _columns, update in each])
+        self.slow_host = np.array([find_preset(row["card"]).gpu.capability < ADA for row in rows])
+        share, kind, launch, compute, memory, packed, exposed, fixed, runs, launches = np.array(
+            [column for columns, _update in each for column in columns]
+        ).T
         self.share, self.kind, self.launch = share.astype(int), kind.astype(int), launch.astype(int)
         self.compute, self.memory, self.packed, self.exposed = compute, memory, packed, exposed
         self.fixed, self.runs, self.launches = fixed, runs, runs * launches
-        self.libraries = sum(
-            runs for kind, phase, *_rest, runs in work if kind != "pointwise" and phase != "UPDATE"
+        self.libraries = np.array(
+            [
+                sum(
+                    runs
+                    for kind, phase, *_rest, runs in work[row["id"]]
+                    if kind != "pointwise" and phase != "UPDATE"
+                )
+                for row in rows
+            ]
         )
 
-    def seconds(self, values: np.ndarray) -> float:
+    def seconds(self, values: np.ndarray) -> np.ndarray:
         compute, memory = self.compute / values[self.share], self.memory / values[self.bandwidth]
         compute += values[self.unhidden] * self.exposed
         # A measured product hides all but `unhidden`.
@@ -310,9 +290,51 @@ class _Row:
         limit = np.maximum(compute, memory) + shorter + self.fixed
         packing = self.packed / (values[self.bandwidth] * values[self.packing])
         device = limit / values[self.kind] + packing + values[self.kernel]
-        thread = self.launches @ values[self.launch] + self.libraries * values[self.library]
-        host = 1.0 if self.host is None else values[self.host]
-        return float(max(self.update + self.runs @ device, host * thread))
+        thread = self._by_row(self.launches * values[self.launch]) + self.libraries * values[self.library]
+        host = np.where(self.slow_host, values[self.host], 1.0)
+        return np.maximum(self.update + self._by_row(self.runs * device), host * thread)
+
+    def _by_row(self, seconds: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(seconds, self.starts)
+
+
+def _columns(
+    row: dict[str, Any], work: Work, at: dict[tuple[str, str], int]
+) -> tuple[list[tuple[float, ...]], float]:
+    """Return, for each operation of a row's iteration, the places of its values and its amounts; and the
+    seconds of the updates that no value changes.
+
+    at: the place of each value.
+    """
+    preset = find_preset(row["card"])
+    gpu, kernel, one = preset.gpu, efficiencies().kernel, at["kinds", "product"]  # of product: 1
+    columns: list[tuple[float, ...]] = []
+    update = 0.0
+    for kind, phase, rate, flops, size, scores, keys, runs in work:
+        count = runs / row["accumulation"] if phase == "UPDATE" else runs
+        launch = at["launch", phase.lower()]
+        if kind.endswith("update"):
+            like, _kind, launches = update_launches(row)
+            launch = at["launch", like.name.lower()]
+            fused = kind == "fused update"
+            update += count * (update_seconds(size, gpu, preset.machine.updates, fused=fused) - kernel)
+            columns.append((one, one, launch, 0, 0, 0, 0, 0, count, launches))
+            continue
+        operation = Operation(flops, size, rate, kind, scores, keys)
+        kind, rate = kind_and_rate(operation, gpu)
+        peak = getattr(gpu, rate) if flops else gpu.float32
+        share, fixed, compute, exposed = one, 0.0, flops / peak, 0.0
+        if scores:
+            fixed, compute, size = attention_seconds(operation, gpu, peak), 0.0, 0
+        elif flops and _is_measured(gpu, rate, kind, at):
+            share, exposed = at["products", _capability(gpu)], size / gpu.bandwidth
+        elif flops and kind not in WITHOUT_TENSOR_CORES:
+            share = at["compute", _of_rate(gpu, rate)]
+        memory, packed = size / gpu.bandwidth, 0.0
+        if kind == GROUPED:
+            kind, memory, packed = "product", 0.0, memory
+        columns.append((share, at["kinds", kind], launch, compute, memory, packed, exposed, fixed, count, 1))
+    return columns, update
 
 
 if __name__ == "__main__":

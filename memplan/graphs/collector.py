@@ -55,6 +55,11 @@ def youngest_kept() -> Generator[None]:
             _count(-1)
 
 
+def has_frozen() -> bool:
+    """Tell whether the process has left objects out by `gc.freeze`: in 0.1 s per million of these."""
+    return gc.get_freeze_count() > 0
+
+
 @contextmanager
 def collector_seldom() -> Generator[Callable[[], None]]:
     """Collect circles seldom within the block. Gives a function that leaves all objects of now out of it.
@@ -62,7 +67,7 @@ def collector_seldom() -> Generator[Callable[[], None]]:
     Garbage of the block is still collected: a model that is built with memory is not kept for ever. In a
     process that has left objects out itself, that function does nothing: their end would be the end of all.
     """
-    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    before, frozen = gc.get_threshold(), has_frozen()
     gc.set_threshold(*_SELDOM)
     try:
         yield gc.freeze if not frozen else lambda: None
@@ -75,7 +80,7 @@ def collector_seldom() -> Generator[Callable[[], None]]:
 @contextmanager
 def frozen_seen() -> Generator[None]:
     """Have the collector's lists show, within the block, what the process has left out by `gc.freeze` too."""
-    frozen = gc.get_freeze_count()
+    frozen = has_frozen()
     gc.unfreeze()
     try:
         yield

@@ -70,6 +70,7 @@ class _Caches:
 
     To find them takes the longer the more objects there are, so it is repeated only when there are new ones:
     each counts as a reference to their type, if Python counts these (without its global lock it does not).
+    Most processes that leave objects out by `gc.freeze` have few others: new caches are among these.
     """
 
     def __init__(self) -> None:
@@ -80,11 +81,19 @@ class _Caches:
         del one
 
     def all(self) -> list[Any]:
-        if not self._counted or self._references() != self._other_references:
+        if self._counted and self._other_references is not None and not self._is_complete():
+            self._search()
+        if not self._counted or not self._is_complete():
             with frozen_seen():
-                self._known = WeakSet(found for found in gc.get_referrers(_CACHED) if type(found) is _CACHED)
+                self._search()
             self._other_references = self._references()
         return list(self._known)
+
+    def _search(self) -> None:
+        self._known.update(found for found in gc.get_referrers(_CACHED) if type(found) is _CACHED)
+
+    def _is_complete(self) -> bool:
+        return self._references() == self._other_references
 
     def _references(self) -> int:
         """Return the number of references to the type, without those of the caches that are known and

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from memplan.graphs import collector
 from memplan.graphs.collector import collector_off, collector_seldom, frozen_seen, youngest_kept
 from memplan.guards.reads.youngest import Youngest
 from memplan.torch_support.reach import is_of_user, reachable
@@ -124,8 +125,9 @@ class _Circle:
 
 
 @pytest.fixture
-def unfrozen() -> Iterator[None]:
+def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No object is left out of collections, as in a process that has never asked for it."""
+    monkeypatch.setattr(collector, "has_frozen", lambda: gc.get_freeze_count() > 0)
     gc.unfreeze()
     yield
     gc.collect()

@@ -176,6 +176,15 @@ def test_caches_are_looked_for_again_only_when_there_is_a_new_one(monkeypatch):
     assert late.cache_info().currsize == 0
 
 
+def test_a_new_cache_that_the_process_leaves_out_of_collections_is_found():
+    trace(Iteration(Cached(4, 4), (torch.ones(2, 4),)))
+    late = cache(torch.ones)
+    late(4)
+    gc.freeze()
+    trace(Iteration(Later(late), (torch.ones(2, 4),)))
+    assert late.cache_info().currsize == 0
+
+
 class Later(nn.Linear):
     def __init__(self, late):
         super().__init__(4, 4)

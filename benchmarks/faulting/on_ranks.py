@@ -1,6 +1,7 @@
 """One training on two ranks over gloo, in which one of them comes to be other than planned.
 
 Each rank computes on the CPU; what its plan offloads is in memory that PyTorch's allocator does not count.
+Times are of this machine, or counted (counted_ranks.py).
 """
 
 from __future__ import annotations
@@ -16,23 +17,16 @@ from random import Random
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
-import memplan
 import torch
 from failing_operations import FailingAt, enter_faults
 from memplan.devices.measuring.live_bytes import live_peak
-from memplan.devices.sharded.local_tensors import local_tensor
-from memplan.devices.storage.offloaded import hold_of
 from memplan.graphs.errors import MemplanError
-from memplan.graphs.machine import Links, Machine
-from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
-from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.compare.peaks import generator_bytes
 from memplan.runtime.run.recovery import Recovery
-from memplan.solvers.problem import Problem
-from memplan.solvers.registry.run import solve
 from memplan.torch_support.out_of_memory import is_out_of_memory
-from memplan.training.progress import ProgressEvent
+from memplan.training.plans import adapt_on_ranks, training_log
 from memplan.training.ranks.together import end_groups
 from ranks import RANKS, ranks
 from torch import Tensor, nn
@@ -40,20 +34,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from .models import BATCHES, MODELS, State, adamw, made, state_of
+from .counted_ranks import CountedRank
+from .models import MODELS, State, adamw, made, state_of
 from .rank_kinds import PLANNED, RANK_KINDS, May, RankKind, killed, other_shape
+from .rank_trial import DDP, FSDP, RankTrial, batch_at
 from .run import SHORT, WRONG, Row, same
 
-DDP, FSDP = "DDP", "FSDP2"
 BUDGETS = {DDP: "75%", FSDP: "70%"}
-MACHINE = Machine(host_capacity=2**30, links=Links(2e9, 2e9))
-SOLVER, SECONDS = "joint", 0.5
 
 COUNTED = 24
 """Iterations whose memory is counted; a fault comes before the last of them."""
-
-COUNT = 4
-"""Bytes of AdamW's count of steps, which each parameter has outside of plans."""
 
 MESSAGES = 2**10
 """Bytes of what ranks tell each other of a refused batch: on the CPU they are in the device's memory too, as
@@ -71,7 +61,8 @@ class Ending(NamedTuple):
     """The end of one rank's training.
 
     turns: iterations that it trained. error: "" if there was none. seconds: from the fault on.
-    faults: what is wrong. refused: lines of calls after which it went on.
+    faults: what is wrong. refused: lines of calls after which it went on. as_fast: the first plan takes about
+    as long as it did, by the simulator. schedule: a checksum of the last plan's.
     """
 
     turns: int
@@ -81,117 +72,8 @@ class Ending(NamedTuple):
     faults: list[str]
     refused: list[str]
     share: float | None = None
-
-
-@dataclass
-class RankTrial:
-    """The training of one rank.
-
-    halved: the iteration whose batch is smaller here; None for none. needed: bytes of its plan on the host,
-    on a machine as planned. host_bytes: those that there are, None for as many as anybody takes.
-    operations, seconds: of an iteration.
-    """
-
-    rank: int
-    way: str
-    model: str
-    chance: Random
-    budget: str
-    turn: int = 0
-    halved: int | None = None
-    needed: int = 0
-    host_bytes: int | None = None
-    operations: int = 2
-    seconds: float = 0.0
-    said: list[str] = field(default_factory=list[str])
-    losses: list[Tensor] = field(default_factory=list[Tensor])
-
-    @property
-    def on_node(self) -> int:
-        """Number of ranks whose plan takes the same memory on this node; each of DDP looks for itself."""
-        return RANKS if self.way == FSDP else 1
-
-    def plan(self) -> None:
-        self.module, self.batches = made(self.model, self.rank)
-        self.optimizer = adamw(self.module)
-        batch, model = dict(self.batches[0]), MODELS[self.model]
-        given: dict[str, Any] = {} if "targets" not in batch else {"targets": batch.pop("targets")}
-        if model.loss_fn is not None:
-            given["loss_fn"] = model.loss_fn
-        if self.way == FSDP:
-            given["shard"] = True
-        inputs: Any = batch.get("x", batch)
-        torch.manual_seed(self.rank)
-        self.step: Any = memplan.optimize(
-            self.module if self.way == FSDP else DistributedDataParallel(self.module),
-            inputs,
-            budget=self.budget,
-            machine=MACHINE,
-            optimizer=self.optimizer,
-            solver=SOLVER,
-            time_limit=SECONDS,
-            cache=False,
-            verify=False,
-            progress=self._tell,
-            **given,
-        )
-        self.limit = self.step.plan.budget
-
-    def _tell(self, event: ProgressEvent) -> None:
-        if event.phase == "train" and event.text:
-            self.said.append(event.text)
-
-    def batch(self, turn: int) -> dict[str, Tensor]:
-        return _batch(self.batches, turn, self.halved)
-
-    def iterate(self) -> None:
-        batch = self.batch(self.turn)
-        torch.manual_seed(RANKS * self.turn + self.rank)
-        x, begun = batch.pop("x", None), perf_counter()
-        loss = self.step(x, **batch) if x is not None else self.step(**batch)
-        self.losses.append(loss.detach().clone())
-        self.turn += 1
-        self.seconds = perf_counter() - begun
-
-    def count_operations(self) -> None:
-        """Run an iteration, and note how many operations it has."""
-        FailingAt.now = counting = FailingAt()
-        self.iterate()
-        FailingAt.now, self.operations = None, counting.count
-
-    def held(self) -> int:
-        """Return the bytes on the device that no iteration has allocated, less those of no plan."""
-        tensors = (*map(local_tensor, self.module.parameters()), *self.module.buffers())
-        stay = sum(each.untyped_storage().nbytes() for each in tensors if hold_of(each) is None)
-        batch = sum(each.nbytes for each in self.batches[0].values())
-        return stay + batch - COUNT * len(self.optimizer.state) - sum(each.nbytes for each in self.losses)
-
-    def on_cpu(self) -> int:
-        """Return the most bytes that an operation on the host takes: PyTorch's allocator has them here too.
-
-        One thread runs these operations, at no set moment.
-        """
-        plan = self.step.plan
-        modes, schedule = plan.graph.operations.modes, plan.schedule
-        there = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != DEFAULT_MODE)
-        ways = zip(schedule.targets[there].tolist(), schedule.wheres[there].tolist(), strict=True)
-        return max((modes[operation][where - 1].workspace for operation, where in ways), default=0)
-
-    def state(self) -> State:
-        self.step.restore_to_device()
-        return state_of(self.module, self.optimizer)
-
-    def share(self) -> float:
-        """Return the simulated time of the plan over a fresh one's for the host memory that is there."""
-        plan = self.step.plan
-        machine = replace(plan.graph.machine or MACHINE, host_capacity=self.host_bytes)
-        fresh = solve(SOLVER, Problem(plan.graph, plan.budget, machine), SECONDS, bound_seconds=0)
-        return simulate(plan.graph, plan.schedule, machine=machine).figures.time / fresh.figures.time
-
-
-def _batch(batches: Sequence[dict[str, Tensor]], turn: int, halved: int | None) -> dict[str, Tensor]:
-    batch = batches[turn % BATCHES]
-    return {name: each[: len(each) // 2] for name, each in batch.items()} if turn == halved else dict(batch)
+    as_fast: bool = True
+    schedule: int = 0
 
 
 def eager(
@@ -217,7 +99,7 @@ def eager(
     smaller = None if halved is None or halved[1] != rank else halved[0]
     for turn in range(iterations):
         torch.manual_seed(RANKS * turn + rank)
-        loss = MODELS[model].loss(called, _batch(batches, turn, smaller))
+        loss = MODELS[model].loss(called, batch_at(batches, turn, smaller))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -239,15 +121,30 @@ def train(rank: int, name: str, way: str, model: str, seed: int, iterations: int
     enter_faults(_in_iterations)
     warnings.simplefilter("always")
     warnings.showwarning = lambda message, *_, **_named: trial.said.append(f"{message}")
-    if kind.before:
-        once = replace(trial, said=[])
-        once.plan()
-        trial.needed = once.step.plan.figures.host_peak
-        del once
-    with ExitStack() as faults:
+    with ExitStack() as machine, ExitStack() as faults:
+        if kind.counted:
+            trial.counted = CountedRank()
+            machine.enter_context(trial.counted.entered())
+        if iterations <= SHORT:
+            machine.enter_context(patch.object(training_log, "ENOUGH", 4))
+            machine.enter_context(patch.object(adapt_on_ranks, "EVERY", 3))
+        if kind.before or kind.disk:
+            trial.needed, _ = _needs(trial)
+        if kind.disk:
+            assert trial.counted is not None
+            trial.counted.disk, trial.counted.host_bytes = True, trial.needed // 2
+            _, trial.needed_disk = _needs(trial) if kind.before else (0, 0)
         if kind.before and rank == kind.at:
             faults.enter_context(kind.fault(trial))
         return Run(kind, trial, faults, begin, iterations, known).ending()
+
+
+def _needs(trial: RankTrial) -> tuple[int, int]:
+    """Return the bytes of a plan on the host and on the disk, by planning once."""
+    once = replace(trial, said=[])
+    once.plan()
+    figures = once.step.plan.figures
+    return figures.host_peak, figures.disk_peak
 
 
 def _in_iterations(owner: Any, name: str, value: Any) -> None:
@@ -271,7 +168,7 @@ class Run:
     refused: list[str] = field(default_factory=list[str])
 
     def ending(self) -> Ending:
-        trial, error, share = self.trial, "", None
+        trial, error, seen = self.trial, "", dict[str, Any]()
         try:
             trial.plan()
         except MemplanError as refusal:
@@ -287,12 +184,16 @@ class Run:
         seconds = perf_counter() - self.began
         if not error:
             self._compare([trial.turn], set())
-            if self.kind.says == PLANNED and self.iterations > SHORT:
-                share = trial.share()
-        return Ending(trial.turn, error, seconds, trial.said, self.wrong, self.refused, share)
+            if self.kind.compares:
+                seen = trial.seen()
+            elif self.kind.says == PLANNED and self.iterations > SHORT:
+                seen = {"share": trial.share() if trial.counted is None else trial.seen()["share"]}
+        return Ending(trial.turn, error, seconds, trial.said, self.wrong, self.refused, **seen)
 
     def _counted(self) -> int:
         """Return the iteration until which memory is counted: to plan in between takes some of its own."""
+        if self.kind.counted:
+            return self.iterations
         plans = self.kind.fault is other_shape and self.trial.way == DDP
         return self.begin if plans else min(COUNTED, self.iterations)
 
@@ -306,6 +207,8 @@ class Run:
                 self.began = perf_counter()
                 if mine and not self.kind.before:
                     self.faults.enter_context(self.kind.fault(trial))
+            if self.kind.lasts and trial.turn == self.begin + min(self.kind.lasts, self.iterations // 2):
+                self.faults.close()
             try:
                 trial.iterate()
             except MemplanError as error:
@@ -361,6 +264,8 @@ def run_on_ranks(kind: RankKind, way: str, model: str, seed: int, iterations: in
     refused, said = [x for each in endings for x in each.refused], [x for each in endings for x in each.said]
     errors = [each.error for each in endings if each.error]
     line = next((text for text in (*refused, *said) if kind.says and kind.says in text), "")
+    if kind.compares:
+        wrong += _unnamed(kind, endings, way)
     shares = [each.share for each in endings if each.share is not None]
     line = line or next(iter(refused), "")
     outcome = May.END if errors else May.REFUSE if refused else May.GO_ON
@@ -378,7 +283,22 @@ def run_on_ranks(kind: RankKind, way: str, model: str, seed: int, iterations: in
             wrong.append("a rank waits for long")
         line = "" if other is None else other.error
     share = max(shares, default=None)
-    if share is not None and share > 1.1:
+    # A plan whose times are not off by 10 % is kept: how far solvers come in a second is all that differs.
+    replanned = outcome == May.REPLAN and iterations > SHORT
+    if share is not None and share > 1.1 and replanned:
         wrong.append("slower than a fresh plan")
     words = WORDS[outcome]
     return row._replace(outcome=WRONG + ", ".join(wrong) if wrong else words, line=line, share=share)
+
+
+def _unnamed(kind: RankKind, endings: Sequence[Ending], way: str) -> list[str]:
+    """Return what is wrong with trainings by counted times: all ranks name the slow one, or none needs to."""
+    wrong = list[str]()
+    named = [any(kind.says in text for text in each.said) for each in endings]
+    if any(named) != all(named):
+        wrong.append("not all ranks name it")
+    if kind.says and not any(named) and not all(each.as_fast for each in endings):
+        wrong.append("no rank names it")
+    if way == FSDP and len({each.schedule for each in endings}) > 1:
+        wrong.append("the ranks run different plans")
+    return wrong

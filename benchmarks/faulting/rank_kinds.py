@@ -9,6 +9,7 @@ refuses   both by one line, and go on
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,17 +18,18 @@ from contextlib import AbstractContextManager, contextmanager
 from enum import Flag, auto
 from threading import Timer
 from time import sleep
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 from failing_operations import FailingAt
 from memplan.devices.sharded.communicator import Communicator
-from memplan.devices.storage import host_buffers
+from memplan.devices.storage import disk, host_buffers
 from memplan.model.processes import Processes
 from memplan.training.ranks import together
 
-from .kinds import late, no_memory, no_thread, nothing
+from .kinds import disk_error, late, link, no_memory, no_thread, nothing, one_way, slower
 
 if TYPE_CHECKING:
     from .on_ranks import RankTrial
@@ -63,6 +65,8 @@ class RankKind(NamedTuple):
     ddp, fsdp: what may become of DistributedDataParallel, whose ranks have plans of their own, and of FSDP2,
     whose ranks run one. at: the rank. before: planning finds it, it does not come later.
     says: a part of the line about it. refusal: of that of a refusal. named: of that of the rank that it ends.
+    counted: times are counted (counted_ranks.py). compares: a fresh plan is asked for, and every rank's line.
+    disk: plans have one, and half of the host memory that they would take. lasts: iterations, 0 for good.
     """
 
     name: str
@@ -74,6 +78,10 @@ class RankKind(NamedTuple):
     says: str = ""
     refusal: str = ""
     named: str = "rank {at} of 2 has failed"
+    counted: bool = False
+    compares: bool = False
+    disk: bool = False
+    lasts: int = 0
 
 
 def little_host(share: float) -> RankFault:
@@ -181,6 +189,28 @@ def other_shape(trial: RankTrial) -> AbstractContextManager[Any]:
     return patch.object(trial, "halved", trial.turn)
 
 
+def slow_disk(factor: float) -> RankFault:
+    return lambda trial: patch.multiple(trial.counted, disk_rate=factor * trial.counted.disk_rate)
+
+
+def half_disk(trial: RankTrial) -> AbstractContextManager[Any]:
+    """The disk has half of what a plan takes there, as this rank sees it."""
+    assert trial.counted is not None
+    trial.counted.disk_bytes = free = trial.needed_disk // 2
+    return patch.object(disk, "shutil", SimpleNamespace(disk_usage=lambda _where: SimpleNamespace(free=free)))
+
+
+def _slow(name: str, fault: RankFault, **more: Any) -> RankKind:
+    """Return a kind of which iterations become slower: all ranks name this one, and plan anew."""
+    more = {"counted": True, "compares": True, **more}
+    return RankKind(name, _GO_ON | _REPLAN, _GO_ON | _REPLAN, fault, says="rank 1 of 2 is slower", **more)
+
+
+def _on_disk(name: str, ddp: May, fsdp: May, fault: RankFault, **more: Any) -> RankKind:
+    return RankKind(name, ddp, fsdp, fault, counted=True, disk=True, **more)
+
+
+_IO, _FULL, _ALWAYS = errno.EIO, errno.ENOSPC, 10**9
 _GO_ON, _REPLAN, _END, _REFUSE = May.GO_ON, May.REPLAN, May.END, May.REFUSE
 
 RANK_KINDS = {
@@ -234,6 +264,24 @@ RANK_KINDS = {
         RankKind("a rank is stopped for two seconds", _GO_ON, _GO_ON, stopped),
         RankKind("Ctrl-C on a rank", _END, _END, interrupted),
         RankKind("a rank's data loader fails", _END, _END, damaged),
+        RankKind("as planned, counted", _GO_ON, _GO_ON, nothing, counted=True, compares=True),
+        _slow("a rank's operations take twice as long", slower(2.0)),
+        _slow("a rank's link at half its rate", link(0.5)),
+        _slow("one direction of a rank's link at a third", one_way(1 / 3)),
+        _slow("a rank's link at a tenth for a while", link(0.1), lasts=60),
+        _slow("a rank's disk at a tenth of its rate", slow_disk(0.1), disk=True),
+        _on_disk("half of the disk on a rank", _REPLAN, _REPLAN, half_disk, before=True, says=PLANNED),
+        _on_disk(
+            "a write on a rank finds the disk full",
+            _GO_ON | _REPLAN | _END,
+            _GO_ON | _END,
+            disk_error("write", _FULL, 1),
+            says=REPEATED,
+        ),
+        _on_disk("a read of a rank's disk fails once", _GO_ON, _GO_ON, disk_error("read", _IO, 1)),
+        _on_disk(
+            "all reads of a rank's disk fail", _GO_ON | _END, _GO_ON | _END, disk_error("read", _IO, _ALWAYS)
+        ),
         RankKind("a rank is killed", _END, _END, killed, named="rank {at} of 2 ended without an error"),
     )
 }

@@ -7,12 +7,12 @@ bytes that it reads and writes, a copy as long as its link needs, so they do not
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import memplan
@@ -114,12 +114,12 @@ class Trial:
         enter = self.stack.enter_context
         for room in (execute, cycle):
             enter(patch.object(room, "device_of", lambda _name: self.device))
-        enter(patch.object(front_end, "measure_program", _measured))
+        enter(patch.object(front_end, "measure_program", counted_program))
         enter(patch.object(front_end, "graph_from", partial(graph_from, block_bytes=512)))
         enter(patch.object(background, "LOWEST", 0))
         enter(host_counted())
         enter(patch.object(stopwatch, "Now", HostStamp))
-        enter(self._counted())
+        enter(counted_calls(self))
         enter(warnings.catch_warnings())
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *_, **_named: self.said.append(f"warning: {message}")
@@ -127,36 +127,6 @@ class Trial:
 
     def __exit__(self, *_raised: object) -> None:
         self.stack.close()
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Let the CPU's operations and the disk's copies take counted time."""
-        made, call = host_calls.CpuOperation.__init__, host_calls.CpuOperation.__call__
-        write, read = disk.Disk.write, disk.Disk.read
-
-        def init(self_: Any, program: Any, operation: Any, workspace: int) -> None:
-            made(self_, program, operation, workspace)
-            self_.name = operation.name
-
-        def called(self_: Any, *arguments: Any) -> None:
-            call(self_, *arguments)
-            HOST.spend(self.on_host.get(self_.name, 0.0))
-
-        def wrote(self_: Any, data: Any, offset: int) -> Any:
-            HOST.spend(len(data) / self.disk_rate)
-            return write(self_, data, offset)
-
-        def has_read(self_: Any, data: Any, offset: int, sums: Any) -> None:
-            HOST.spend(len(data) / self.disk_rate)
-            read(self_, data, offset, sums)
-
-        with (
-            patch.object(host_calls.CpuOperation, "__init__", init),
-            patch.object(host_calls.CpuOperation, "__call__", called),
-            patch.object(disk.Disk, "write", wrote),
-            patch.object(disk.Disk, "read", has_read),
-        ):
-            yield
 
     # ── training ────────────────────────────────────────────────────────────────────────────────────
 
@@ -271,12 +241,58 @@ def needed(model: str, *, disk: bool = False) -> tuple[int, int, int]:
         return plan.host_peak, plan.disk_peak, trial.step.plans[0].journal.host.needed
 
 
-def _measured(program: Any, *given: Any, **named: Any) -> list[Any]:
+class HostTimes(Protocol):
+    """What the host of a trial takes: seconds of updates on the CPU, by name, and the disk's bytes/s."""
+
+    on_host: dict[str, float]
+    disk_rate: float
+
+
+@contextmanager
+def counted_calls(times: HostTimes) -> Iterator[None]:
+    """Let the CPU's operations and the disk's copies take counted time."""
+    made, call = host_calls.CpuOperation.__init__, host_calls.CpuOperation.__call__
+    write, read = disk.Disk.write, disk.Disk.read
+
+    def init(self: Any, program: Any, operation: Any, workspace: int) -> None:
+        made(self, program, operation, workspace)
+        self.name = operation.name
+
+    def called(self: Any, *arguments: Any) -> None:
+        call(self, *arguments)
+        HOST.spend(times.on_host.get(self.name, 0.0))
+
+    def wrote(self: Any, data: Any, offset: int) -> Any:
+        HOST.spend(len(data) / times.disk_rate)
+        return write(self, data, offset)
+
+    def has_read(self: Any, data: Any, offset: int, sums: Any) -> None:
+        HOST.spend(len(data) / times.disk_rate)
+        read(self, data, offset, sums)
+
+    with (
+        patch.object(host_calls.CpuOperation, "__init__", init),
+        patch.object(host_calls.CpuOperation, "__call__", called),
+        patch.object(disk.Disk, "write", wrote),
+        patch.object(disk.Disk, "read", has_read),
+    ):
+        yield
+
+
+def counted_program(program: Any, *given: Any, **named: Any) -> list[Any]:
     """Measure a program's memory; its times are by bytes."""
-    found = measure_program(program, *given, **named)
+    return counted_times(program, measure_program(program, *given, **named))
+
+
+def counted_times(program: Any, found: list[Any], known: Container[int] = ()) -> list[Any]:
+    """Return measurements with times by bytes, but for the collectives. known: places whose times stay."""
     for row, operation in enumerate(program.operations):
+        if row in known:
+            continue
         stores = {*operation.reads, *operation.writes, *operation.mutates}
         seconds = LAUNCH + sum(program.storages[x].bytes for x in stores) / READ
+        if hasattr(operation.call.target, "issue"):  # the network's time is added to it
+            seconds = 0.0
         on_host = ON_HOST * seconds if found[row].host_seconds is not None else None
         found[row] = found[row]._replace(seconds=seconds, host_seconds=on_host, launch=0.0)
     return found

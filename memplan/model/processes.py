@@ -107,6 +107,8 @@ class Processes:
 
     size: number of processes.
     rank: which of them this is.
+    rounds: number of iterations in which it has communicated with the others: between any two of them equal
+        on all.
 
     All processes must create theirs together.
     """
@@ -123,6 +125,7 @@ class Processes:
         store = SharedStore(f"memplan/averages/{name}/{next(_numbers.setdefault(name, count()))}")
         self._signs = Signs(store, self.rank, self.size, timeout_of(self._group, self._device.torch))
         self.lost, self.under_way, self._came = "", False, perf_counter()
+        self.rounds = 0
         _made.add(self)
         self._averaged: list[tuple[str, Sequence[tuple[int, ...]]]] | None = None
         self._costs = self._measured()
@@ -149,11 +152,29 @@ class Processes:
             for gradient in gradients:
                 gradient.mul_(1 / self.size)
                 self._run(dist.all_reduce, gradient)
+            self.rounds += 1
         except BaseException as error:
             self.leave(error)
             raise
         finally:
             self.under_way = False
+
+    def numbers(self, *mine: float) -> list[list[float]]:
+        """Return the numbers that each rank has given, as many as each other.
+
+        All ranks call it between the same two of their `rounds`.
+        """
+        self._signs.go_on()
+        rows = torch.zeros(self.size * len(mine), device=self._device.torch)
+        rows.view(self.size, -1)[self.rank] = torch.tensor(mine)
+        try:
+            self._run(dist.all_reduce, unowned(rows) if rows.is_cpu else rows, held=rows)
+        except BaseException as error:
+            self.leave(error)
+            raise
+        finally:
+            self.under_way = False
+        return rows.view(self.size, -1).tolist()
 
     @property
     def syncs(self) -> bool:
@@ -189,6 +210,7 @@ class Processes:
                     self._run(dist.broadcast, buffer, self._first)
             self._together = True
             yield
+            self.rounds += self.under_way
         except BaseException as error:
             if self.under_way:
                 self.leave(error)

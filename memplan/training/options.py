@@ -126,7 +126,7 @@ class PlanningOptions(OptionsBase):
         text=(
             "Whether a plan whose iterations take 10 % longer or shorter than predicted gets its "
             "transfers moved, and is solved anew in the background, by the measured times: the same bits, "
-            "the same budget. False only reports it. Not available with DistributedDataParallel."
+            "the same budget. Ranks that train together compare their times first. False only reports it."
         ),
         default=True,
     )

@@ -1,5 +1,5 @@
 """Plans of one module: made for a batch, kept on disk, compared with eager PyTorch, replaced.
 
-Public modules: adapt, agreement, buckets, front_end, infeasible, loop_memory, old_gradients, plan,
-plan_cache, plans, report, splits, trace_watch, training_log, value_plans.
+Public modules: adapt_on_ranks, agreement, buckets, front_end, infeasible, loop_memory, old_gradients,
+plan, plan_cache, plans, report, splits, trace_watch, training_log, value_plans.
 """

@@ -13,8 +13,11 @@ that would gain less than `MARGIN` is not made. After each check the wait for th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from ...graphs.errors import MemplanError
@@ -39,6 +42,8 @@ from .plan import Planner
 from .plan_cache import Plan
 from .training_log import DRIFT, ENOUGH
 
+Made = TypeVar("Made")
+
 COUNTED_ITERATIONS = 5
 """Number of iterations that are timed."""
 
@@ -56,7 +61,7 @@ SETTLED = 3
 
 
 @dataclass
-class _Case:
+class Case:
     """State of the drift detection for one plan.
 
     seen: iterations since the last check; the next check comes after `wait` of them.
@@ -80,14 +85,14 @@ class Adapter:
 
     def __init__(self, planner: Planner, *, on: bool) -> None:
         self._planner, self._book, self._on = planner, planner.book, on
-        self._cases = WeakKeyDictionary[PlannedStep, _Case]()
+        self._cases = WeakKeyDictionary[PlannedStep, Case]()
 
     def before(self, step: PlannedStep, iteration: Iteration) -> PlannedStep:
         """Return the plan for the iteration about to run: the step, or the faster one that replaces it.
 
         Raises MismatchError if the step would refuse the iteration.
         """
-        case = self._cases.setdefault(step, _Case())
+        case = self._cases.setdefault(step, Case())
         if case.left:
             case.left -= 1
             return step if case.left else self._timed(step, case, iteration)
@@ -100,9 +105,8 @@ class Adapter:
             self._drifted(step, case, *drift)
         return step
 
-    def _drifted(self, step: PlannedStep, case: _Case, taken: float, expected: float) -> None:
-        off = f"{taken / expected - 1:+z.0%} against the plan's {expected:.3g} s"
-        self._book.note(step, f"iterations take {taken:.3g} s, {off}")
+    def _drifted(self, step: PlannedStep, case: Case, taken: float, expected: float) -> None:
+        self._report_drift(step, taken, expected)
         case.seen, case.wait, case.taken = 0, 2 * max(case.wait, ENOUGH), taken
         if self._on:
             step.begin_timing()
@@ -110,10 +114,17 @@ class Adapter:
         else:
             case.wait = inf
 
-    def _timed(self, step: PlannedStep, case: _Case, iteration: Iteration) -> PlannedStep:
-        times, plan = step.end_timing(), self._book.plan(step)
-        if times is None:
-            return step
+    def _report_drift(self, step: PlannedStep, taken: float, expected: float) -> None:
+        off = f"{taken / expected - 1:+z.0%} against the plan's {expected:.3g} s"
+        self._book.note(step, f"iterations take {taken:.3g} s, {off}")
+
+    def _timed(self, step: PlannedStep, case: Case, iteration: Iteration) -> PlannedStep:
+        times = step.end_timing()
+        return step if times is None else self._adapted(step, case, iteration, times)
+
+    def _adapted(self, step: PlannedStep, case: Case, iteration: Iteration, times: Times) -> PlannedStep:
+        """Return the plan that replaces the step by measured times: the step, or one with other transfers."""
+        plan = self._book.plan(step)
         machine = self._planner.machine_of(plan)
         uneven = unevenness(plan.graph, machine, times)
         plan = plan._replace(graph=remeasured(plan.graph, machine, times))
@@ -122,18 +133,24 @@ class Adapter:
         self._planner.keep(step, plan)
         self._planner.links = None if now is None or now.unpinned else now.links
         said = _links(times, machine)
-        try:
-            moved = _moved(plan, now, figures.time)
-        except Exception as error:  # an internal error costs the change, not the training
-            moved = None
-            said.append(f"transfers stay, {type(error).__name__}: {error}")
+        moved, fault = self._by_first(partial(_moved_schedule, plan, now, figures.time))
+        said += [fault] if fault else []
         if uneven > DRIFT and figures.time > (1 + WORTH) * time_bound(plan.graph):
-            case.solving = self._background(step, plan)
-            said += ["replanned in the background"] if case.solving is not None else []
+            said += ["replanned in the background"] if self._search(step, case, plan) else []
         if moved is None:
             self._book.note(step, "; ".join(["timed anew", *said]))
             return step
-        return self._switched(step, case, iteration, moved, "; ".join([*said, "transfers moved"]))
+        faster = plan._replace(schedule=moved, policy="")
+        return self._switched(step, case, iteration, faster, "; ".join([*said, "transfers moved"]))
+
+    def _by_first(self, make: Callable[[], Made]) -> Made:
+        """Return what the rank that plans makes."""
+        return make()
+
+    def _search(self, step: PlannedStep, case: Case, plan: Plan) -> bool:
+        """Start the solver in the background. Returns whether it has started."""
+        case.solving = self._background(step, plan)
+        return case.solving is not None
 
     def _background(self, step: PlannedStep, plan: Plan) -> Background | None:
         """Solve a plan's graph in the background; None if the system has no thread for that."""
@@ -146,24 +163,38 @@ class Adapter:
             self._book.note(step, f"no search in the background: {error}")
             return None
 
-    def _solved(self, step: PlannedStep, case: _Case, iteration: Iteration) -> PlannedStep:
+    def _solved(self, step: PlannedStep, case: Case, iteration: Iteration) -> PlannedStep:
         solving, case.solving = case.solving, None
         assert solving is not None
+        return self._improved(step, case, iteration, solving.schedule, solving.fault)
+
+    def _improved(
+        self,
+        step: PlannedStep,
+        case: Case,
+        iteration: Iteration,
+        schedule: Schedule | None,
+        fault: str | None,
+    ) -> PlannedStep:
+        """Return the plan after a search: the step, or one by the schedule that was found if it is faster.
+
+        fault: why none was found.
+        """
         self._book.afresh(step)  # while it was solved they had the processor to share
         said = "improved" if self._book.plan(step).improvable else "replanned"
         plan = self._book.solved(step)
-        if solving.fault is None:
+        if fault is None:
             self._planner.keep(step, plan)
         now = self._planner.solving_machine(plan)
         before = self._book.figures(step).time
-        faster = None if solving.schedule is None else _faster(plan, now, solving.schedule, before)
+        faster = None if schedule is None else _faster(plan, now, schedule, before)
         if faster is None:
-            self._book.note(step, f"{said}: {solving.fault or 'nothing is faster'}")
+            self._book.note(step, f"{said}: {fault or 'nothing is faster'}")
             return step
         return self._switched(step, case, iteration, faster, said)
 
     def _switched(
-        self, step: PlannedStep, case: _Case, iteration: Iteration, plan: Plan, said: str
+        self, step: PlannedStep, case: Case, iteration: Iteration, plan: Plan, said: str
     ) -> PlannedStep:
         step.check_unchanged()
         try:
@@ -174,10 +205,19 @@ class Adapter:
             self._book.note(step, f"{said}, but there is no room to change: {error}")
             return step
         expected = self._book.succeeded(step, made, plan, self._planner)
-        self._cases[made] = _Case(case.wait, solving=case.solving)
+        self._cases[made] = Case(case.wait, solving=case.solving)
         self._planner.keep(made, plan)
         self._book.note(made, f"{said}: {expected:.3g} s expected")
         return made
+
+
+def _moved_schedule(plan: Plan, machine: Machine | None, seconds: float) -> tuple[Schedule | None, str]:
+    """Return the schedule of `_moved`, None if there is none, and the internal error of which that is."""
+    try:
+        moved = _moved(plan, machine, seconds)
+    except Exception as error:  # it costs the change, not the training
+        return None, f"transfers stay, {type(error).__name__}: {error}"
+    return (None if moved is None else moved.schedule), ""
 
 
 def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:

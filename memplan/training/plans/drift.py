@@ -6,6 +6,7 @@ the earlier graph is valid for this one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import fsum
 
@@ -15,7 +16,7 @@ from ...graphs.graph import Graph
 from ...graphs.machine import Link, Links, Machine
 from ...planner.schedule.schedule import DEFAULT_MODE
 from ...planner.simulator.clock import Queue, link_of
-from ...runtime.run.stopwatch import Copied, Times
+from ...runtime.run.stopwatch import Copied, Times, Way
 
 _LINKS = (Queue.D2H, Queue.H2D, Queue.DISK_READ, Queue.DISK_WRITE)
 """Queues in the order of `Links`."""
@@ -27,14 +28,10 @@ def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
     Operations, execution variants and links that did not run keep their times, scaled by the same factor as
     all that ran on the same processor.
     """
-    ran = {way: (graph.seconds(*way), seconds) for way, seconds in times.seconds.items()}
-    # Apart for device and host: a busy CPU slows no kernel.
-    factors = [
-        _ratio([both for way, both in ran.items() if graph.on_host(*way) == on_host])
-        for on_host in (False, True)
-    ]
+    factors = _processors(graph, times)
+    comm = graph.operations.comm  # a slow device slows no network
     seconds = [
-        times.seconds.get((operation, DEFAULT_MODE), before * factors[False])
+        times.seconds.get((operation, DEFAULT_MODE), before * (1.0 if operation in comm else factors[False]))
         for operation, before in enumerate(graph.operations.time.tolist())
     ]
     modes = {
@@ -65,6 +62,43 @@ def unevenness(graph: Graph, machine: Machine | None, times: Times) -> float:
         return apart
     links = ((link_of(machine.hierarchy, queue), copied) for queue, copied in times.copied.items())
     return max([apart, *(abs(slower(link, copied) / factor - 1) for link, copied in links if link)])
+
+
+SLOWED = ("operations", "updates on the CPU", *(queue.name.lower() for queue in _LINKS))
+"""What `slowdowns` is of."""
+
+
+def slowdowns(graph: Graph, machine: Machine | None, times: Times | None) -> list[float]:
+    """Return the seconds measured per second planned, in the order of `SLOWED`; 1 if it is not known."""
+    if times is None:
+        return [1.0] * len(SLOWED)
+    found = _processors(graph, times)
+    for queue in _LINKS:
+        link, copied = machine and link_of(machine.hierarchy, queue), times.copied.get(queue)
+        found.append(1.0 if link is None or copied is None else slower(link, copied))
+    return found
+
+
+def slowest(times: Sequence[Times]) -> Times:
+    """Return the times of ranks that wait for each other: each operation and link is the slowest rank's."""
+    seconds, copied = dict[Way, float](), dict[Queue, Copied]()
+    for each in times:
+        seconds |= {way: max(taken, seconds.get(way, 0.0)) for way, taken in each.seconds.items()}
+        for queue, found in each.copied.items():
+            copied[queue] = max(found, copied.get(queue, found), key=lambda one: one.seconds)
+    return Times(seconds, copied)
+
+
+def _processors(graph: Graph, times: Times) -> list[float]:
+    """Return the seconds now per second before of what ran on the device, and on the CPU.
+
+    Apart for device and host: a busy CPU slows no kernel.
+    """
+    ran = {way: (graph.seconds(*way), seconds) for way, seconds in times.seconds.items()}
+    return [
+        _ratio([both for way, both in ran.items() if graph.on_host(*way) == on_host])
+        for on_host in (False, True)
+    ]
 
 
 def slower(link: Link, copied: Copied) -> float:

@@ -315,15 +315,19 @@ class Planner(BudgetedPlanner):
         """Return a step for the same program by another schedule, which takes over the weights in place.
 
         The device first holds less, then more, never more than both plans hold between iterations. Raises
-        MemplanError and others; the old step then goes on. Call `step.check_unchanged` before: the new step
-        is made for module and optimizer as they are now.
+        MemplanError and others, on all ranks that run the plan; the old step then goes on. Call
+        `step.check_unchanged` before: the new step is made for module and optimizer as they are now.
         """
         with self.giving_up(step):
-            made = self._step(iteration, plan, step)
-            made.place()
+            made = iteration.group.together(partial(self._placed, iteration, plan, step))
         for known in (self._asked, self._settled, self.verification.waiting):
             if step in known:
                 known[made] = known[step]  # pyright: ignore[reportArgumentType]
+        return made
+
+    def _placed(self, iteration: Iteration, plan: Plan, before: PlannedStep) -> PlannedStep:
+        made = self._step(iteration, plan, before)
+        made.place()
         return made
 
     def smaller(

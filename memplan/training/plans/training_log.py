@@ -277,6 +277,10 @@ class TrainingLog:
             return None
         return time, record.expected
 
+    def expected(self, step: PlannedStep) -> float:
+        """Return the seconds that an iteration is expected to take."""
+        return self._records[step].expected
+
     def note(self, step: PlannedStep, text: str) -> None:
         self._records[step].notes.append(text)
         _log.info("%s", text)

@@ -35,7 +35,7 @@ from ...updates.state import check_unfrozen
 from ..checkpoints import checkpoint
 from ..checkpoints.holding import Holding
 from ..checkpoints.placed_holding import holding_of
-from ..plans.adapt import Adapter
+from ..plans.adapt_on_ranks import adapter_of
 from ..plans.agreement import SharedCall
 from ..plans.buckets import Buckets
 from ..plans.loop_memory import LoopWatch, trained_parameters
@@ -78,9 +78,10 @@ class Executor:
         planner.outside = self._loop.counted
         plan = partial(_planned, planner, self._loop)
         self.plans = Plans(iteration, plan, planner.giving_up, options.max_plans, buckets)
-        alone = iteration.alone and not iteration.accumulates and iteration.purpose != "part"
-        planner.improves = options.replan_on_drift and not options.cuda_graph and alone
-        self._adapter = Adapter(planner, on=planner.improves)
+        whole = not iteration.accumulates and iteration.purpose != "part"
+        adapts = options.replan_on_drift and not options.cuda_graph and whole
+        planner.improves = adapts and iteration.alone
+        self._adapter = adapter_of(iteration, planner, on=adapts)
         self.forward: dict[Purpose, Forward] = {}
         self.plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))
         if self.updating.count is None and planner.outside.bytes:

@@ -187,7 +187,7 @@ class Run:
             if self.kind.compares:
                 seen = trial.seen()
             elif self.kind.says == PLANNED and self.iterations > SHORT:
-                seen = {"share": trial.share() if trial.counted is None else trial.seen()["share"]}
+                seen["share"] = trial.share() if trial.counted is None else trial.seen()["share"]
         return Ending(trial.turn, error, seconds, trial.said, self.wrong, self.refused, **seen)
 
     def _counted(self) -> int:

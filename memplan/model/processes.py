@@ -166,7 +166,7 @@ class Processes:
         """
         self._signs.go_on()
         rows = torch.zeros(self.size * len(mine), device=self._device.torch)
-        rows.view(self.size, -1)[self.rank] = torch.tensor(mine)
+        rows.view(self.size, -1)[self.rank] = torch.tensor(mine, device=rows.device)
         try:
             self._run(dist.all_reduce, unowned(rows) if rows.is_cpu else rows, held=rows)
         except BaseException as error:

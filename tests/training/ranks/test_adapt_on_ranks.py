@@ -86,6 +86,7 @@ def train(rank: int, way: str) -> Ending:
         if event.phase == "train" and event.text:
             said.append(event.text)
 
+    given: dict[str, Any] = {"shard": True} if way == FSDP else {}
     step: Any = memplan.optimize(
         module if way == FSDP else DistributedDataParallel(module),
         batches(rank)[0],
@@ -98,7 +99,7 @@ def train(rank: int, way: str) -> Ending:
         cache=False,
         verify=False,
         progress=tell,
-        **({"shard": True} if way == FSDP else {}),
+        **given,
     )
     graph, placed, changed, last = step.plan.graph, Planner._placed, list[int](), step._executor.plan
     by_plan = {

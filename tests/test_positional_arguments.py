@@ -21,13 +21,17 @@ def _is_compiled(node: ast.AST) -> bool:
     return any(isinstance(each, ast.Name) and each.id in COMPILED for each in decorators)
 
 
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls in Python code; within compiled functions there are none to look at."""
-    waiting = [node]
-    for each in waiting:  # a generator in each node would hand each call up through all around it
-        children = [child for child in ast.iter_child_nodes(each) if not _is_compiled(child)]
-        yield from (child for child in children if isinstance(child, ast.Call))
-        waiting += children
+def _nodes(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes of Python code: of compiled functions the definition alone."""
+    waiting: list[ast.AST] = [tree]
+    for each in waiting:  # a generator in each node would hand each node up through all around it
+        yield each
+        if not _is_compiled(each):
+            waiting += ast.iter_child_nodes(each)
+
+
+def _positional(call: ast.Call) -> int:
+    return sum(not isinstance(each, ast.Starred) for each in call.args)
 
 
 def _callee(call: ast.Call) -> str | None:
@@ -42,20 +46,14 @@ def long_calls(sources: dict[str, str]) -> list[str]:
 
     Others' functions, PyTorch's operators and `functools.partial` among them, have their own rules.
     """
-    trees = {name: ast.parse(source) for name, source in sources.items()}
-    named = [
-        node
-        for tree in trees.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
-    defined = {node.name for node in named} - {node.name for node in named if _is_compiled(node)}
-    return [
-        f"{name}:{call.lineno}: {_callee(call)}"
-        for name, tree in trees.items()
-        for call in _calls(tree)
-        if sum(not isinstance(each, ast.Starred) for each in call.args) > MOST and _callee(call) in defined
-    ]
+    defined, compiled, calls = set[str](), set[str](), list[tuple[str, str | None]]()
+    for name, source in sources.items():
+        for node in _nodes(ast.parse(source)):  # a tree at a time: the collector would look through all
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                (compiled if _is_compiled(node) else defined).add(node.name)
+            elif isinstance(node, ast.Call) and _positional(node) > MOST:
+                calls.append((f"{name}:{node.lineno}", _callee(node)))
+    return [f"{place}: {callee}" for place, callee in calls if callee in defined - compiled]
 
 
 def test_calls_have_five_positional_arguments_at_most() -> None:

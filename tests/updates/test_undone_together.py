@@ -117,7 +117,7 @@ def test_early_updates_have_the_bits_of_a_loop_that_clips(
 def test_early_updates_are_verified_with_other_options(together: str, options: dict[str, Any]) -> None:
     dtype = torch.bfloat16 if "master_weights" in options else torch.float32
     module = layers().to(dtype)
-    more = {"verify": True, **options, **TOGETHER[together]}
+    more = {"verify": True, **PLANS["moved"], **options, **TOGETHER[together]}
     step = planned(module, adamw(module.parameters()), early_updates=True, max_grad_norm=1e-3, **more)
     for x in batches(3):
         step(x.to(dtype))
@@ -127,8 +127,8 @@ def test_early_updates_are_verified_with_other_options(together: str, options: d
 def test_early_updates_of_a_scaled_loss_are_left_out_if_it_is_infinite() -> None:
     for together in TOGETHER.values():
         module = layers()
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
-        step = planned(module, adamw(module.parameters()), early_updates=True, scaler=scaler, **together)
+        options = {"scaler": torch.amp.GradScaler("cpu", init_scale=2.0**100), **PLANS["moved"], **together}
+        step = planned(module, adamw(module.parameters()), early_updates=True, **options)
         before = copy.deepcopy(module.state_dict())
         step(1e20 * batches(1)[0])
         assert not step.optimizer_stepped

@@ -94,7 +94,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(
-    "name", ["perceptron", "norms", "frozen", "in_place", "transformer", "gpt2", "llama"]
+    "name", ["perceptron", "norms", "frozen", "in_place", "transformer", "llama", "gpt2"]
 )
 def test_schedules_that_move_everything_have_eagers_bits(name: str, options: str) -> None:
     """In all memories, with updates on the CPU; then some that move little."""

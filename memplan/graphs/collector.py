@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Lock
+from typing import Any
 
 _lock = Lock()
 
@@ -90,6 +91,18 @@ def frozen_seen() -> Generator[None]:
             if frozen and not _Off.looking:
                 gc.collect(1)  # else garbage of now would stay for ever
                 gc.freeze()
+
+
+def objects_of(kind: type) -> list[Any]:
+    """Return the objects of a type and its subtypes, what the process has frozen among them.
+
+    Not by isinstance: it asks objects for their __class__, and proxies run code then. Types are asked once
+    each, since a process has a million objects.
+    """
+    with frozen_seen():
+        found = gc.get_objects()
+    kinds = {each for each in set(map(type, found)) if issubclass(each, kind)}
+    return [each for each in found if type(each) in kinds]
 
 
 def collect_youngest() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from functools import cache, wraps
 from typing import Any
@@ -18,7 +17,7 @@ from torch._C._profiler import (
     _ExperimentalConfig,
 )
 
-from ..graphs.collector import frozen_seen
+from ..graphs.collector import objects_of
 
 
 def profiler_is_on() -> bool:
@@ -50,8 +49,7 @@ def _profilers() -> WeakSet[Any]:
         prepare(self)
 
     kind._prepare_trace = prepare_and_note
-    with frozen_seen():
-        noted.update(each for each in gc.get_objects() if issubclass(type(each), kind))
+    noted.update(objects_of(kind))
     return noted
 
 

@@ -15,7 +15,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from memplan.graphs import collector
-from memplan.graphs.collector import collector_off, collector_seldom, frozen_seen, youngest_kept
+from memplan.graphs.collector import (
+    collector_off,
+    collector_seldom,
+    frozen_seen,
+    objects_of,
+    youngest_kept,
+)
 from memplan.guards.reads.youngest import Youngest
 from memplan.torch_support.reach import is_of_user, reachable
 from torch import nn
@@ -180,3 +186,27 @@ def test_young_objects_stay_young_while_they_are_looked_at(unfrozen: None) -> No
         with frozen_seen():
             pass
         assert any(each is young for each in gc.get_objects(generation=0))
+
+
+class _Kind:
+    pass
+
+
+class _Subtype(_Kind):
+    pass
+
+
+class _Proxy:
+    @property
+    def __class__(self) -> Any:
+        raise AssertionError("a proxy was asked for its class")
+
+
+def test_objects_of_a_type_are_found_wherever_they_are(unfrozen: None) -> None:
+    frozen, proxy = _Subtype(), _Proxy()
+    gc.freeze()
+    young = _Kind()
+    found = objects_of(_Kind)
+    assert {id(each) for each in found} == {id(frozen), id(young)}
+    assert type(proxy) is _Proxy
+    assert gc.get_freeze_count()

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 
 from ...devices.device.choice import device_of
 from ...devices.storage.offloaded import hold_of
-from ...graphs.collector import frozen_seen
+from ...graphs.collector import objects_of
 from ...graphs.errors import InputError
 from ...graphs.units import format_bytes
 from ...model.iteration import Iteration
@@ -286,10 +286,7 @@ def optimizers_of(parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
     """
     ids = {id(parameter) for parameter in parameters}
     found: dict[int, Optimizer] = {}
-    with frozen_seen():
-        # Not isinstance: it asks objects for their __class__, and proxies run code then.
-        optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
-    for each in optimizers:
+    for each in objects_of(Optimizer):
         if "param_groups" not in vars(each):
             continue
         groups = each.param_groups

@@ -8,7 +8,9 @@ each other their counted times then. So a slow rank makes all wait, however busy
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Generator
+import itertools
+import pickle
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from threading import current_thread
@@ -19,12 +21,14 @@ import torch
 from memplan.devices.device import device as devices
 from memplan.devices.device.cpu import Cpu
 from memplan.devices.sharded.communicator import Communicator
+from memplan.devices.sharded.ranks import Ranks
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Peers
 from memplan.model.processes import Processes
 from memplan.runtime.codegen import copies
 from memplan.runtime.run import stopwatch
 from memplan.solvers import background
+from memplan.torch_support.torch_processes import default_store
 from memplan.training.plans import front_end
 from memplan.training.ranks import collectives, sharded
 from ranks import RANKS
@@ -118,6 +122,8 @@ class CountedRank:
             enter(patch.object(copies, "communicate", _then(copies.communicate, meet)))
             for name in ("gather", "scatter"):
                 enter(patch.object(Communicator, name, _exchanged(getattr(Communicator, name), meet)))
+            enter(patch.object(Ranks, "gathered", _by_store(itertools.count(), default_store())))
+            enter(patch.object(Ranks, "from_first", lambda ranks, mine: ranks.gathered(mine)[0]))
             enter(counted_calls(self))
             enter(host_counted())
             yield
@@ -137,6 +143,17 @@ class CountedRank:
         upwards = current_thread().name.endswith("h2d")
         if upwards or current_thread().name.endswith("d2h"):
             HOST.spend(self.costs.of_copy(source.nbytes, upwards=upwards, pinned=True))
+
+
+def _by_store(numbers: Iterator[int], store: Any) -> Callable[..., list[Any]]:
+    """Return a gather of objects in no memory of PyTorch's: on the CPU it would count as the device's."""
+
+    def gathered(ranks: Ranks, mine: Any) -> list[Any]:
+        number = next(numbers)
+        store.set(f"faults/{number}/{ranks.rank}", pickle.dumps(mine))
+        return [pickle.loads(store.get(f"faults/{number}/{rank}")) for rank in range(ranks.size)]
+
+    return gathered
 
 
 def _then(communicate: Callable[..., None], meet: Callable[[float], None]) -> Callable[..., None]:

@@ -162,7 +162,8 @@ def _length(config: Any, length: int | None, path: Path) -> int:
         longest = min(int(most or UNKNOWN), LONGEST)
         return longest // WHOLE * WHOLE or longest
     if most is not None and length > most:
-        raise InputError(f"{path}: the model has {most:,} positions, not {length:,}")
+        too_long = f"the model has {most:,} positions, not {length:,}"
+        raise InputError(f"{path}: {too_long}: --seq-len {most} is the most")
     return length
 
 

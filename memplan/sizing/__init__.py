@@ -16,6 +16,7 @@ question.py         what the solver is asked
 trial.py            one batch within one budget; searches for the largest batch, the smallest budget
 policies.py         FSDP2's policies, on ranks
 rank_curve.py       time against memory, on ranks
+lengths.py          samples of many lengths: what the allocator reserves, the mean time
 alternatives.py     what people do next with a batch
 result.py           what was found
 answer.py, tables.py, words.py, documents.py   how it is said

@@ -24,6 +24,7 @@ from ..planner.bounds import offloads
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import figures_of
 from .accumulation import earlier_seconds
+from .at_once import AS_IT_IS
 from .eight_bit import NAMES
 from .estimate_range import Span
 from .loops import Loop, Loops, planned_span
@@ -32,6 +33,8 @@ from .trial import Solve, minimum_of
 
 CHECKPOINTS, RECOMPUTATION, OFFLOADING, HOST_UPDATES = "layer-checkpoint", "search", "joint", "zero-offload"
 """Solvers of the rows, unless the user names another for plans: each answers in seconds."""
+
+GRADIENT_CHECKPOINTING = "gradient checkpointing"
 
 BY_HAND = {
     "offloaded checkpoints": ("checkpoint-offload", "transformers, Unsloth: inputs of layers on the host"),
@@ -99,10 +102,10 @@ class _Rows(NamedTuple):
         self, optimizer: str | None, layers: Schedule | None, within: int, limit: int
     ) -> Iterator[Alternative]:
         ordinary, planned = self.loops.ordinary(self.batch), self.loops.planned(self.batch)
-        yield self._row("as it is", ordinary, baseline_schedule(ordinary.graph), self.machine)
+        yield self._row(AS_IT_IS, ordinary, baseline_schedule(ordinary.graph), self.machine)
         note, most = "torch.utils.checkpoint around each layer", all_bytes(ordinary.graph)
         found = self.schedule(CHECKPOINTS, self.machine, ordinary.graph, most)
-        yield self._row("gradient checkpointing", ordinary, found, self.machine, note=note)
+        yield self._row(GRADIENT_CHECKPOINTING, ordinary, found, self.machine, note=note)
         if optimizer in NAMES:
             small = self.loops.eight_bit(self.batch)
             note = f"bitsandbytes; --optimizer {optimizer}8bit plans with it"

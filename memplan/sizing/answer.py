@@ -14,6 +14,7 @@ from ..report.size import Bar, Filter, Section
 from ..report.tradeoff import Curve
 from .alternatives import Alternative
 from .estimate_range import Span, time_span
+from .lengths import ManyLengths, WayByLength
 from .result import SizeResult
 from .sizing import Sizes
 from .subject import Subject
@@ -28,6 +29,7 @@ from .tables import (
     module_table,
     rate_words,
     size,
+    three_digits,
     unfit,
     way_table,
 )
@@ -225,6 +227,8 @@ def _facts(found: SizeResult, subject: Subject) -> Iterator[Row]:
         yield from _host_rows(found)
     if subject.what:
         yield "model", subject.what
+    if found.lengths is not None:
+        yield "lengths", f"{found.lengths.samples}, each batch padded to its longest"
     yield "optimizer", subject.optimizer
     yield from _loop_rows(found, subject)
     left = f", {format_bytes(room.reserve)} in reserve" if room.reserve else ""
@@ -293,8 +297,23 @@ def _summary(found: SizeResult) -> Iterator[Row]:
         within = f"{batch_words(least)} within {spelled(least.budget + found.room.constant)}"
         yield "smallest budget", f"{within}: {_speed(least, found)}"
     yield from _in_pieces(found)
+    if found.lengths is not None:
+        for way in found.lengths.ways:
+            yield f"lengths, {way.name}", _by_length(way, found.lengths)
     if largest is not None and (line := pinning(found)):
         yield "pinned memory", line
+
+
+def _by_length(way: WayByLength, found: ManyLengths) -> str:
+    """Return what batches of many lengths take."""
+    sizes = short_sizes((way.allocated, way.reserved, way.expandable))
+    of_gpu = f", of which free segments are returned {way.retries:,} times" if way.retries else ""
+    of_gpu = of_gpu if way.fits else ", more than the GPU has room for"
+    return (
+        f"batch {found.batch:,}: {sizes[0]} allocated at most; {sizes[1]} reserved after {found.batches:,} "
+        f"batches{of_gpu}, {sizes[2]} with expandable segments; {duration(way.seconds)} on average, "
+        f"{duration(way.longest_seconds)} the longest; {three_digits(way.samples_per_second)} samples/s"
+    )
 
 
 def _in_pieces(found: SizeResult) -> Iterator[Row]:

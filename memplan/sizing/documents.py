@@ -9,6 +9,7 @@ from .alternatives import NextSteps
 from .answer import cheapest, line_of
 from .breakdown import KINDS, Breakdown
 from .estimate_range import time_span
+from .lengths import ManyLengths
 from .result import SizeResult
 from .sizing import Sizes
 from .subject import Subject
@@ -78,6 +79,7 @@ def _result(found: SizeResult, subject: Subject) -> dict[str, Any]:
         "smallest_nearly_fastest": trial(found.advised),
         "next_steps": found.next_steps and _next_document(found.next_steps, found.room.limit),
         "smallest_budget": trial(found.least, listed=False),
+        "lengths": found.lengths and _lengths_document(found.lengths),
         "in_pieces": found.in_pieces
         and {
             "smallest_budget": trial(found.in_pieces.least, listed=False),
@@ -135,6 +137,10 @@ def _policies_document(one: BatchTrial, found: SizeResult) -> list[dict[str, Any
         }
         for row in found.policies[one.batch]
     ]
+
+
+def _lengths_document(found: ManyLengths) -> dict[str, Any]:
+    return {**found._asdict(), "ways": [way._asdict() for way in found.ways]}
 
 
 def _next_document(steps: NextSteps, limit: int) -> dict[str, Any]:

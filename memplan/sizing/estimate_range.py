@@ -91,8 +91,13 @@ def memory_span(
     at_worst = rows.with_more_workspace(more)
     high = int(at_worst.live().max(initial=0))
     if reserved is not None:
-        high = int((1 + LOOSE) * max(high, reserved(at_worst)))
+        high = loop_high_end(max(high, reserved(at_worst)))
     return Span(int(tensors.live().max(initial=0)), all_there + constant, high + constant)
+
+
+def loop_high_end(reserved: int) -> int:
+    """Return the high end of a loop without a plan. reserved: what the allocator takes, in bytes."""
+    return int((1 + LOOSE) * reserved)
 
 
 def usable(memory: int, reserve: int | None) -> int:

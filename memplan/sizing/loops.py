@@ -47,6 +47,7 @@ class Loops:
     peers: the network of sharded training, whose ranks each have a batch; None: one GPU trains alone.
     reduce_dtype: dtype in which ranks sum up gradients by FSDP2's mixed precision; None without it.
     expandable: PyTorch's allocator has expandable segments.
+    of_length: returns the model's graphs with samples of another length.
     """
 
     estimates: Estimates
@@ -55,6 +56,7 @@ class Loops:
     peers: Peers | None = None
     reduce_dtype: str | None = None
     expandable: bool = False
+    of_length: Callable[[int], Estimates] | None = None
     unplanned_spans: dict[tuple[int, object], tuple[object, Span]] = field(
         default_factory=dict[tuple[int, object], tuple[object, Span]]
     )
@@ -66,6 +68,11 @@ class Loops:
         """Return the loops with so many micro-batches per update."""
         always: Callable[[int], int] = lambda _batch: steps  # noqa: E731
         return replace(self, steps=always, unplanned_spans={}, _made={})
+
+    def at_length(self, length: int) -> Loops:
+        """Return the loops with samples of this length; `of_length` is known."""
+        assert self.of_length is not None
+        return replace(self, estimates=self.of_length(length), unplanned_spans={}, _made={})
 
     def planned(self, batch: int) -> Loop:
         """Return the loop of a plan: each weight is updated as --update says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..graphs.errors import InputError
@@ -14,6 +15,7 @@ from ..graphs.transformations.updates import When
 from ..planner.budget import Budget
 from ..solvers.registry import run as registry
 from ..solvers.registry.catalogue import DEFAULT_SOLVER
+from .lengths import Lengths
 from .prices import parse_prices
 from .rooms import ALL, Note, chosen_presets, room_of, with_dtypes
 from .sizing import Sizing
@@ -41,6 +43,7 @@ class SizeRequest:
     """The options of `plan size`; messages name them as the command spells them.
 
     model: a model file or a script, a configuration, or a function that builds the model.
+    lengths: of samples that are cut to `length`, if that is given.
     gpu: a name, several with commas, or 'all'.
     machine: around one GPU. batches: to try, None: search. length, dtype: of a configuration.
     price: as `parse_prices` reads it.
@@ -59,6 +62,7 @@ class SizeRequest:
     price: str | None = None
     optimizer: str = "adamw"
     update: When = "in-backward"
+    lengths: Lengths | None = None
     loop: LoopOptions = field(default_factory=LoopOptions)
     network: NetworkRequest = field(default_factory=NetworkRequest)
     solver: str = DEFAULT_SOLVER
@@ -85,6 +89,9 @@ class SizeRequest:
                 raise InputError(f"--ranks counts one micro-batch per update: omit {other}")
             if len(chosen) > 1:
                 raise InputError("--ranks are of equal GPUs: it goes with one --gpu")
+        if self.lengths is not None and (network.ranks is not None or len(chosen) > 1):
+            other = "--ranks" if network.ranks is not None else "several GPUs"
+            raise InputError(f"--lengths is of one GPU: {other} can't be sized with it")
         if loop.total is not None and (self.batches is not None or loop.accumulate > 1):
             other = "--batch" if self.batches is not None else "--accumulate"
             raise InputError(f"--global-batch finds the micro-batch and its number: omit {other}")
@@ -98,14 +105,14 @@ class SizeRequest:
         chosen: what `presets` returned.
         """
         rooms = [room_of(preset, self.machine, self.budget, self.reserve, note) for preset in chosen]
-        rank = self._of_rank(rooms[0][0].machine)
+        rank, lengths = self._of_rank(rooms[0][0].machine), self._lengths_as_cut()
 
         def report_now(line: str) -> None:
             sizing.report(line)  # as it is when a trace is made
 
         subject = open_subject(
             self.model,
-            self.length,
+            self.length if lengths is None else lengths.longest,
             dtype=self.dtype,
             optimizer=self.optimizer,
             update=self.update,
@@ -117,6 +124,7 @@ class SizeRequest:
             subject,
             rooms,
             rank=rank,
+            lengths=lengths,
             batches=None if self.batches is None else [*self.batches],
             solver=self.solver,
             settings=self.settings,
@@ -125,6 +133,17 @@ class SizeRequest:
             report=report,
         )
         return sizing
+
+    def _lengths_as_cut(self) -> Lengths | None:
+        """Return the lengths of the samples, None if all have one. Raises InputError for a model's code."""
+        if self.lengths is None:
+            return None
+        if not isinstance(self.model, str) or ".py" in Path(self.model).suffix:  # model.py:build too
+            raise InputError(
+                "--lengths is for a Hugging Face configuration, since a model's code decides its lengths: "
+                "give the model's config.json"
+            )
+        return self.lengths if self.length is None else self.lengths.cut(self.length)
 
     def _check_precision(self) -> None:
         """Raise InputError, one line, for masters and mixed precision that can't be."""

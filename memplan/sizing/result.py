@@ -9,8 +9,10 @@ from typing import NamedTuple
 from ..graphs.machine import Machine, Peers
 from ..graphs.machines.presets import Preset
 from .alternatives import NextSteps
+from .at_once import AS_IT_IS
 from .breakdown import Breakdown
 from .estimate_range import Span
+from .lengths import ManyLengths
 from .policies import PolicyFigures
 from .question import Room
 from .trial import BatchTrial, Unanswered
@@ -88,6 +90,7 @@ class SizeResult:
     pinned: bytes that can be pinned.
     parts: memory of the batch to train with, by module.
     in_pieces: what operations in pieces buy; None if that was not asked for.
+    lengths: what batches of many lengths take; None if samples have one.
     next_steps: what else there is for one batch, None on one of several GPUs.
 
     On ranks:
@@ -116,6 +119,7 @@ class SizeResult:
     pinned: int | None = None
     parts: Breakdown | None = None
     in_pieces: InPieces | None = None
+    lengths: ManyLengths | None = None
     next_steps: NextSteps | None = None
 
     policies: dict[int, tuple[PolicyFigures, ...]] = field(
@@ -167,6 +171,21 @@ class SizeResult:
         """Tell whether the batch fits as expected but might not."""
         span = self.spans.get(batch)
         return span is not None and span.high > self.room.limit
+
+    def add_lengths(self, found: ManyLengths) -> None:
+        """Add what batches of many lengths take, also to the high ends of loops without a plan."""
+        self.lengths, high = found, {way.name: way.high for way in found.ways}
+        span = self.spans.get(found.batch)
+        if span is not None and found.batch in self.as_it_is:
+            self.spans.add(found.batch, lambda: span._replace(high=high[AS_IT_IS]))
+        if self.next_steps is not None:
+            rows = (
+                row._replace(span=row.span._replace(high=high[row.name]))
+                if row.span is not None and row.name in high
+                else row
+                for row in self.next_steps.rows
+            )
+            self.next_steps = self.next_steps._replace(rows=tuple(rows))
 
     # ── ranks ───────────────────────────────────────────────────────────────────────────────────────
 

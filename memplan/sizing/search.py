@@ -32,6 +32,7 @@ from .alternatives import FIXED, NextSteps, next_steps
 from .at_once import know_checkpoints
 from .breakdown import Breakdown, breakdown
 from .estimate_range import Span
+from .lengths import Lengths, many_lengths
 from .loops import Loops, planned_span
 from .policies import Policies
 from .question import Question, Room
@@ -69,6 +70,7 @@ class SizeSearch:
     loops: the model's graphs.
     ask: the solver, on the machine of the GPU or of a rank.
     optimizer: its name, None without updates.
+    lengths: of the samples, if they have several.
     known: schedules found for them, on other GPUs as well.
     brief: run the solver for few batches, and look for no smallest budget and no alternatives.
     one_update: the batches are micro-batches of one update, of which the fastest is wanted.
@@ -78,6 +80,7 @@ class SizeSearch:
     ask: Question
     room: Room
     optimizer: str | None = None
+    lengths: Lengths | None = None
     known: Known = field(default_factory=Known)
     brief: bool = False
     one_update: bool = False
@@ -390,6 +393,9 @@ class SizeSearch:
         self._retry_without_pinned_limit(found)
         if not self.brief:
             found.next_steps = self._next_steps(found)
+        if self.lengths is not None:
+            batch = (found.advised or found.trials[0]).batch
+            found.add_lengths(many_lengths(self.loops, self.lengths, batch, self.room))
 
     def _retry_without_pinned_limit(self, found: SizeResult) -> None:
         """Find whether the pinned limit alone refuses the smallest refused batch."""

@@ -25,6 +25,7 @@ from ..report.size import page, sections_html
 from ..solvers.registry.catalogue import DEFAULT_SOLVER
 from .answer import Answer, answer_of
 from .documents import document_of
+from .lengths import Lengths, parse_lengths
 from .request import SizeRequest, parse_batches
 from .result import SizeResult
 from .settings.apply import OPTIONS, with_settings
@@ -111,6 +112,7 @@ def size(
     reserve: str | int | None = None,
     batch: int | Sequence[int] | None = None,
     seq_len: int | None = None,
+    lengths: str | PathLike[str] | Sequence[int] | None = None,
     dtype: str | None = None,
     optimizer: str = "adamw",
     update: When = "in-backward",
@@ -156,6 +158,9 @@ def size(
         reserve: Bytes to leave free; `None`: 1 % of the GPU, or none with a budget.
         batch: The batch to try, or several; `None`: search.
         seq_len: Tokens of a sample, for a configuration.
+        lengths: Tokens of the samples, for a configuration, if each batch is padded to its longest: a range
+            (`"64-2048"`), a list, or a file with a number of tokens on each line. Samples are cut to
+            `seq_len`, if that is given.
         dtype: Dtype of the weights, for a configuration: `"float32"`, `"bfloat16"` or `"float16"`.
         optimizer: Optimizer whose states and updates count; `"none"`: forward and backward alone.
         update: When weights are updated: `"in-backward"` or `"after"`.
@@ -227,6 +232,7 @@ def size(
             reserve=None if reserve is None else parse_reserve(str(reserve)),
             batches=_batches(batch),
             length=seq_len,
+            lengths=_lengths(lengths),
             dtype=dtype,
             price=_price_text(price),
             optimizer=optimizer,
@@ -327,6 +333,13 @@ def _batches(batch: int | Sequence[int] | None) -> list[int] | None:
     if batch is None:
         return None
     return parse_batches(",".join(map(str, [batch] if isinstance(batch, int) else batch)))
+
+
+def _lengths(lengths: str | PathLike[str] | Sequence[int] | None) -> Lengths | None:
+    if lengths is None:
+        return None
+    given = isinstance(lengths, str | PathLike)
+    return parse_lengths(str(lengths) if given else ",".join(map(str, lengths)))
 
 
 def _price_text(price: str | float | Mapping[str, float] | None) -> str | None:

@@ -18,6 +18,7 @@ from ..solvers.registry.catalogue import DEFAULT_SOLVER
 from .at_once import ADAPTERS, AtOnce, AtOnceSearch
 from .estimate_range import Span
 from .in_pieces import search_in_pieces
+from .lengths import Lengths
 from .loops import Loops
 from .question import QUICK, QUICK_OF_RANKS, QUICK_OF_SEVERAL, Question, Room
 from .result import SizeResult
@@ -52,6 +53,7 @@ class Sizing:
     subject: the model and the loop that trains it.
     gpus: at least one, each with the bytes to use there.
     rank: machine of a rank, with its network, if ranks train together; each has the one GPU of `gpus`.
+    lengths: of the samples, if they are padded to the longest of each batch; None: all have one.
     batches: those to try, of each rank; None: search.
     solver, settings, time_limit: for each question; None: seconds by the graph's size.
     prices: per hour, by the preset's name, in any currency.
@@ -63,6 +65,7 @@ class Sizing:
     subject: Subject
     gpus: Sequence[tuple[Preset, Room]]
     rank: Machine | None = None
+    lengths: Lengths | None = None
     batches: list[int] | None = None
     solver: str = DEFAULT_SOLVER
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -156,6 +159,7 @@ class Sizing:
             peers=peers,
             reduce_dtype=reduced,
             expandable=loop.expandable_segments,
+            of_length=self.subject.of_length,
             unplanned_spans=self._spans,
         )
 
@@ -175,6 +179,7 @@ class Sizing:
             room=room,
             optimizer=self._optimizer,
             known=known,
+            lengths=self.lengths,
             brief=self.several,
             one_update=self.subject.loop.total is not None,
         )

@@ -86,6 +86,7 @@ class Subject(NamedTuple):
 
     what: a short description, None if the file alone describes it.
     with_loop: returns the same model with other options; its file is not run once more. None: there is none.
+    of_length: returns the graphs of the same configuration with samples of another length.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Subject(NamedTuple):
     estimates: Estimates
     loop: LoopOptions = LoopOptions()
     with_loop: Callable[[LoopOptions], Subject] | None = None
+    of_length: Callable[[int], Estimates] | None = None
 
 
 def open_subject(
@@ -123,6 +125,13 @@ def open_subject(
 
     if isinstance(model, str):
         model = _local(model)
+    configuration = model
+
+    @cache
+    def of_length(length: int) -> Estimates:
+        asked = configuration, length, dtype, optimizer, update
+        return open_subject(*asked, loop=loop, report=report, cached=cached).estimates
+
     first, asked = _variant(loop), (model, length, dtype)
     if isinstance(model, str):
         path = _path_of(model)
@@ -137,7 +146,9 @@ def open_subject(
         variant, choice = _variant(loop), chosen(loop)
         own = kept and kept.with_options(*asked, variant, choice)
         estimates = Estimates(file._replace(variant=variant), choice, report, own)
-        return Subject(file.name, what, optimizer, estimates, loop=loop, with_loop=with_loop)
+        return Subject(
+            file.name, what, optimizer, estimates, loop=loop, with_loop=with_loop, of_length=of_length
+        )
 
     return with_loop(loop)
 

@@ -23,6 +23,7 @@ from ...report.origin import made
 from ...report.size import page
 from ...sizing.answer import answer_of, nothing_fits
 from ...sizing.documents import document_of
+from ...sizing.lengths import Lengths, parse_lengths
 from ...sizing.request import SizeRequest, parse_batches
 from ...sizing.result import SizeResult
 from ...sizing.rooms import ALL
@@ -66,6 +67,14 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def lengths_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Lengths | None:
+    """Parse --lengths; a callback for click."""
+    try:
+        return None if text is None else parse_lengths(text)
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
 @click.command(cls=PlanCommand)
 @click.argument("model", metavar="MODEL.py[:ENTRY]|train.py|CONFIG|ID")
 @click.option(
@@ -104,6 +113,15 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     type=click.IntRange(1),
     metavar="TOKENS",
     help="Length of a sample, for a CONFIG.  [default: as many as the model has positions for, up to 1,024]",
+)
+@click.option(
+    "--lengths",
+    callback=lengths_argument,
+    metavar="64-2048|FILE",
+    help="Tokens of the samples, for a CONFIG, each batch padded to its longest: a range, a list like "
+    "64,512,2048, or a file with a number on each line. Also say what PyTorch's allocator reserves for them "
+    "without a plan, and the mean time. With --seq-len samples are cut to that.  [default: all have one "
+    "length]",
 )
 @click.option(
     "--dtype",
@@ -174,6 +192,7 @@ def size(
     reserve: Budget | None,
     batches: list[int] | None,
     length: int | None,
+    lengths: Lengths | None,
     dtype: str | None,
     price: str | None,
     optimizer: str,
@@ -208,6 +227,7 @@ def size(
     plan size axolotl.yaml --gpu rtx4090
     plan size train.py --gpu rtx4090 --script-args "--max_length 2048"
     plan size config.json --gpu a100 --train-config ds_config.json
+    plan size config.json --gpu rtx4090 --batch 4 --lengths tokens.txt
     """
     from ...graphs.collector import collector_seldom
 
@@ -221,6 +241,7 @@ def size(
         reserve=reserve,
         batches=batches,
         length=length,
+        lengths=lengths,
         dtype=dtype,
         price=price,
         optimizer=optimizer,

@@ -18,6 +18,12 @@ free at their end is part of it. A remainder of 512 bytes becomes a separate blo
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import repeat
+
 from .lifetimes import Lifetimes
 
 MIB = 2**20
@@ -55,14 +61,15 @@ class CachingAllocator:
     """The allocator's state: its segments, free blocks and counters.
 
     allocated: bytes in taken blocks. requested: the same before rounding up. reserved: bytes in segments.
-    `…_peak`: the most so far. Streams are numbers.
+    `…_peak`: the most so far. retries: how often segments were returned for want of room. Streams are
+    numbers.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.allocated = self.allocated_peak = self.reserved = self.reserved_peak = 0
-        self.requested = self.requested_peak = 0
-        self._free: dict[tuple[int, bool], list[Chunk]] = {}
+        self.requested = self.requested_peak = self.retries = 0
+        self._free: dict[tuple[int, bool], list[tuple[int, int, Chunk]]] = {}
         self._segments: dict[int, int] = {}
 
     def malloc(self, size: int, stream: int = 0) -> Chunk:
@@ -80,12 +87,11 @@ class CachingAllocator:
         assert chunk.taken
         chunk.taken = False
         self.discount(chunk)
-        pool = self._pool(chunk)
         for other in (chunk.before, chunk.after):
             if other is not None and not other.taken:
-                pool.remove(other)
+                self._take(other)
                 _unite(chunk, other)
-        pool.append(chunk)
+        self._offer(chunk)
 
     def count(self, chunk: Chunk) -> None:
         """Count a chunk as allocated."""
@@ -101,14 +107,16 @@ class CachingAllocator:
     def release_cached(self) -> None:
         """Return segments that are wholly free to the device."""
         for pool in self._free.values():
-            for chunk in [chunk for chunk in pool if chunk.before is None and chunk.after is None]:
-                pool.remove(chunk)
-                self.release(chunk.start)
+            for _size, start, chunk in [*pool]:
+                if chunk.before is None and chunk.after is None:
+                    self._take(chunk)
+                    self.release(start)
 
     def segment(self, size: int) -> int:
         """Reserve a new segment and return its address. Raises NoRoomError."""
         start = self._address(size)
         if start is None:
+            self.retries += 1
             self.release_cached()
             start = self._address(size)
         if start is None:
@@ -122,17 +130,20 @@ class CachingAllocator:
         """Return a segment to the device."""
         self.reserved -= self._segments.pop(start)
 
-    def _pool(self, chunk: Chunk) -> list[Chunk]:
-        return self._free.setdefault((chunk.stream, chunk.small), [])
+    def _offer(self, chunk: Chunk) -> None:
+        """Add a free chunk to its pool, which is in the order in which chunks are taken."""
+        pool = self._free.setdefault((chunk.stream, chunk.small), [])
+        insort(pool, (chunk.size, chunk.start, chunk))
+
+    def _take(self, chunk: Chunk) -> None:
+        """Remove a free chunk from its pool."""
+        pool = self._free[chunk.stream, chunk.small]
+        del pool[bisect_left(pool, (chunk.size, chunk.start))]
 
     def _fitting(self, size: int, stream: int, small: bool) -> Chunk | None:
         pool = self._free.get((stream, small), [])
-        found = min(
-            (chunk for chunk in pool if chunk.size >= size), key=lambda c: (c.size, c.start), default=None
-        )
-        if found is not None:
-            pool.remove(found)
-        return found
+        place = bisect_left(pool, (size,))
+        return pool.pop(place)[-1] if place < len(pool) else None
 
     def _splits(self, left: int, small: bool) -> bool:
         """Tell whether so many bytes left of a block become a separate one."""
@@ -159,7 +170,7 @@ class CachingAllocator:
         if chunk.after is not None:
             chunk.after.before = rest
         chunk.after, chunk.size = rest, size
-        self._pool(rest).append(rest)
+        self._offer(rest)
 
 
 class ExpandableSegments(CachingAllocator):
@@ -186,7 +197,7 @@ class ExpandableSegments(CachingAllocator):
             last.after, chunk.before = chunk, last
         else:
             chunk = last
-            self._pool(chunk).remove(chunk)
+            self._take(chunk)
         grown = round_up(size - chunk.size, SMALL_SEGMENT if small else LARGE_SEGMENT)
         chunk.size += grown
         self.reserved += grown
@@ -239,22 +250,32 @@ def reserved_peak(lifetimes: Lifetimes, *, expandable: bool = False) -> int:
 
     expandable: with `expandable_segments:True`.
     """
-    room = 2 * int(lifetimes.size.sum()) + 2**30
-    allocator = ExpandableSegments() if expandable else CachingAllocator(room)
-    taken: dict[tuple[int, int], Chunk] = {}
-    starting: list[list[int]] = [[] for _ in range(lifetimes.steps)]
-    ending: list[list[tuple[int, int]]] = [[] for _ in range((_ITERATIONS + 2) * lifetimes.steps)]
-    for row in range(len(lifetimes.size)):
-        if int(lifetimes.end[row] - lifetimes.start[row]) >= lifetimes.steps:
-            taken[row, -1] = allocator.malloc(int(lifetimes.size[row]))
-        else:
-            starting[int(lifetimes.start[row])].append(row)
-    for iteration in range(_ITERATIONS):
-        for step in range(lifetimes.steps):
-            now = iteration * lifetimes.steps + step
-            for key in ending[now]:
-                allocator.free(taken.pop(key))
-            for row in starting[step]:
-                taken[row, iteration] = allocator.malloc(int(lifetimes.size[row]))
-                ending[now + int(lifetimes.end[row] - lifetimes.start[row])].append((row, iteration))
+    allocator = ExpandableSegments() if expandable else CachingAllocator(sys.maxsize)
+    serve(allocator, repeat(lifetimes, _ITERATIONS))
     return allocator.reserved_peak
+
+
+def serve(allocator: CachingAllocator, iterations: Iterable[Lifetimes]) -> None:
+    """Let an allocator serve iterations that follow each other. Raises NoRoomError.
+
+    They are of one schedule, with tensors of other sizes. A copy that lives through the whole iteration is
+    allocated anew when its size changes, as a batch is.
+    """
+    lasting, ending = list[tuple[int, Chunk]](), defaultdict[int, list[Chunk]](list)
+    begin = now = 0
+    for rows in iterations:
+        columns = (column.tolist() for column in (rows.size, rows.start, rows.end))
+        for row, (size, start, end) in enumerate(zip(*columns, strict=True)):
+            if end - start >= rows.steps:
+                if row == len(lasting):
+                    lasting.append((size, allocator.malloc(size)))
+                elif lasting[row][0] != size:
+                    allocator.free(lasting[row][1])
+                    lasting[row] = size, allocator.malloc(size)
+                continue
+            while now <= begin + start:
+                for chunk in ending.pop(now, ()):
+                    allocator.free(chunk)
+                now += 1
+            ending[begin + end].append(allocator.malloc(size))
+        begin += rows.steps

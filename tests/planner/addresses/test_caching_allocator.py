@@ -159,7 +159,7 @@ def test_blocks_of_expandable_segments_never_overlap():
     for block in taken:
         allocator.free(block)
     assert all(len(blocks) == 1 for blocks in allocator._free.values())
-    assert sum(block.size for (block,) in allocator._free.values()) == allocator.reserved
+    assert sum(block.size for ((_size, _start, block),) in allocator._free.values()) == allocator.reserved
 
 
 # ── what it takes for a schedule ──

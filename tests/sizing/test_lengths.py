@@ -155,8 +155,8 @@ def test_more_lengths_reserve_no_less_and_expandable_segments_less(loops_of: Cal
 
 def test_a_batch_that_changes_is_allocated_anew() -> None:
     def rows(size: int) -> Lifetimes:
-        columns = [np.array(one, np.int64) for one in ([0, 1], [2**24, size], [0, 0], [2, 2])]
-        return Lifetimes(*columns, 2)
+        tensor, sizes, start, end = np.array([[0, 1], [2**24, size], [0, 0], [2, 2]], np.int64)
+        return Lifetimes(tensor, sizes, start, end, 2)
 
     def reserved(*sizes: int) -> int:
         allocator = CachingAllocator(2**40)

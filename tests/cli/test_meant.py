@@ -12,7 +12,7 @@ from memplan.cli.meant import meant
 @pytest.mark.parametrize(
     ("command", "unknown", "expected"),
     [
-        ("size", "--length", ["--seq-len"]),
+        ("size", "--length", ["--lengths"]),
         ("size", "--batch-size", ["--batch"]),
         ("size", "--gpus", ["--gpu"]),
         ("size", "--bf16", ["--autocast bf16"]),
@@ -44,4 +44,4 @@ def test_each_options_name_is_found_without_its_last_letter(command: str) -> Non
 def test_the_line_names_the_option() -> None:
     result = CliRunner().invoke(main, ["size", "config.json", "--length", "2048"])
     assert result.exit_code == 2
-    assert "No such option '--length'. Did you mean --seq-len?" in result.output
+    assert "No such option '--length'. Did you mean --lengths?" in result.output

@@ -515,7 +515,11 @@ class PlannedStep:
         None if the device does not say.
         """
         free, own = self.device.free_bytes(), self._watch.own_bytes
-        return None if free is None or own is None else max(0, free + own)
+        if free is None or own is None:
+            return None
+        # A batch counts as the step's own. The device has it if the caller put it there, not if the step did.
+        there = self.device.allocated_bytes() if isinstance(self.device, StreamDevice) else own
+        return max(0, free + min(own, there))
 
     @property
     def host_bytes(self) -> int:

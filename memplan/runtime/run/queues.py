@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Thread
-from traceback import clear_frames
+from traceback import walk_tb
+from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
@@ -188,7 +190,8 @@ class JobQueue:
 def forget_frames(error: BaseException, but: BaseException | None = None) -> None:
     """Clear the frames of an exception and of its causes, so that they hold no tensors.
 
-    Someone may keep the exception: a notebook does.
+    Someone may keep the exception: a notebook does. A job's own frames do too: they have its ticket, and that
+    has the exception, whose innermost frame leads back to them. Such a ring would go at the next collection.
 
     but: an exception that was there before, left alone with its causes.
     """
@@ -197,8 +200,17 @@ def forget_frames(error: BaseException, but: BaseException | None = None) -> Non
         one = waiting.pop()
         if not any(one is other for other in known):
             known.append(one)
-            clear_frames(one.__traceback__)
+            for frame, _line in walk_tb(one.__traceback__):
+                _clear(frame)
             waiting += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+
+
+def _clear(frame: FrameType | None) -> None:
+    """Clear a frame and its callers, to the first that still runs."""
+    with suppress(RuntimeError):
+        while frame is not None:
+            frame.clear()
+            frame = frame.f_back
 
 
 def _nothing() -> None:

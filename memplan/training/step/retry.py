@@ -98,6 +98,8 @@ def _with_less_on_device(
     if room is not None and room < step.budget:
         # At first all that is free: below it there may be no plan.
         less = room if share == SHARES[0] else min(less, room)
+    if less >= step.budget:  # the plan that has just failed had no more
+        less = int(SHARES[0] * step.budget)
     text = "out of memory in an iteration; it is repeated by"
     try:
         step = smaller(step, less)

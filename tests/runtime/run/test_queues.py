@@ -1,9 +1,11 @@
 """Queues of transfers: their order, what they wait for, what they hold and what their ends tell."""
 
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from threading import Thread
 
 import pytest
@@ -183,3 +185,30 @@ def test_what_the_caller_was_handling_is_left_alone():
     queues.forget_frames(error, but=handled)
     assert not holds(error)
     assert holds(handled)
+
+
+class Refused(Exception):  # noqa: N818
+    """An exception that a weak reference can be had of."""
+
+
+def test_a_jobs_frames_do_not_keep_its_exception():
+    """A cause's frame leads to the job's, which has the ticket, which has the exception."""
+
+    def work() -> None:
+        try:
+            raise OSError
+        except OSError as cause:
+            raise Refused from cause
+
+    job, known = queues.JobQueue("d2h"), list[weakref.ref[Refused]]()
+    gc.disable()  # only what nobody refers to goes
+    try:
+        try:
+            job.add(work, (), (), ()).wait()
+        except Refused as error:
+            queues.forget_frames(error)
+            known.append(weakref.ref(error))
+        job.add(lambda: None, (), (), ()).wait()  # the thread lets go of the job before
+        assert known[0]() is None
+    finally:
+        gc.enable()

@@ -8,12 +8,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 import unplanned
 from five_layers import INPUTS, adamw, loss_of, model, optimized
+from hypothesis import given
+from hypothesis import strategies as st
 from memplan.devices.device.cpu import Cpu
 from memplan.devices.device.device import PinError
 from memplan.devices.storage import host_buffers, journal
@@ -22,7 +25,9 @@ from memplan.graphs.machine import Links, Machine
 from memplan.runtime.run import cycle
 from memplan.solvers.registry.run import solve_or_unpin
 from memplan.steps import execute
+from memplan.steps.execute import PlannedStep
 from memplan.training.plans import budgeted
+from memplan.training.step import retry
 from simulated_device.device import SimulatedDevice
 from torch import nn
 
@@ -252,3 +257,36 @@ def test_on_a_device_whose_memory_is_full_for_a_moment(moved: bool, monkeypatch:
     device.synchronize()
     baseline = model()
     assert_same(module, trained(baseline, adamw(baseline), 5))
+
+
+@given(
+    budget=st.integers(100, 10**6),
+    tried=st.floats(0.1, 1),
+    room=st.none() | st.integers(0, 10**6),
+    share=st.sampled_from(retry.SHARES),
+)
+def test_a_plan_that_has_failed_is_tried_with_less(
+    budget: int, tried: float, room: int | None, share: float
+) -> None:
+    """Whatever a device says of its room, no size is tried twice, and none that is larger."""
+    step: Any = SimpleNamespace(budget=int(tried * budget), device_room=room, graph=object())
+    asked = list[int]()
+
+    def smaller(step: Any, less: int, _capacity: Any = None) -> Any:
+        asked.append(less)
+        return step
+
+    retry._with_less_on_device(budget, step, share, smaller, Mock())
+    assert asked[0] < step.budget
+    if room is not None:
+        assert asked[0] <= max(room, int(0.95 * step.budget))
+
+
+def test_a_batch_that_the_device_has_not_is_no_room() -> None:
+    """A step made the device's copy of a batch, and it went with the iteration."""
+    device = SimulatedDevice(seed=0)
+    step: Any = SimpleNamespace(device=device, _watch=SimpleNamespace(own_bytes=10**6))
+    of: Any = PlannedStep.device_room.fget
+    assert of(step) == device.free_bytes()
+    arena = device.room(1024)
+    assert of(step) == device.free_bytes() + device.allocated_bytes() >= arena.nbytes

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 _lock = Lock()
+_identity = object.__hash__
 
 _SELDOM = 20_000, 10, 10
 """Objects made per collection of the youngest generation, and collections of one generation per one of the
@@ -101,8 +102,11 @@ def objects_of(kind: type) -> list[Any]:
     """
     with frozen_seen():
         found = gc.get_objects()
-    kinds = {each for each in set(map(type, found)) if issubclass(each, kind)}
-    return [each for each in found if type(each) in kinds]
+    types: list[type[Any]] = [*map(type, found)]
+    # By identity: a metaclass may have a hash of its own, which runs code.
+    kinds = {_identity(each): each for each in types}
+    wanted = {identity for identity, each in kinds.items() if issubclass(each, kind)}
+    return [each for each, its_type in zip(found, types, strict=True) if _identity(its_type) in wanted]
 
 
 def collect_youngest() -> None:

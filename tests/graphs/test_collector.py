@@ -196,7 +196,12 @@ class _Subtype(_Kind):
     pass
 
 
-class _Proxy:
+class _Unhashable(type):
+    def __hash__(cls) -> int:
+        raise AssertionError("a type was asked for its hash")
+
+
+class _Proxy(metaclass=_Unhashable):
     @property
     def __class__(self) -> Any:
         raise AssertionError("a proxy was asked for its class")

@@ -5,7 +5,9 @@
 
 A collective may run earlier, where the computations up to its first use take as long as it and those that
 follow it on the network; an update that reads a collective's result later, when that has ended. Both are
-runs that are ABSENT at first. Of a run and its alternatives one takes place, or none. Linear in the runs.
+runs that are ABSENT at first. Of a run and its alternatives one takes place, or none. The other position of
+an update that may run on the CPU (update_order.py) is in no group: the updates of a weight change together.
+Linear in the runs.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ import numpy as np
 
 from ....planner.schedule.sequence import Run
 from .drops import Drops
+from .start import host_modes, together
 from .state import State
 from .timeline import ABSENT, compute_seconds
+from .update_order import other_slots
 
 LOOK_AHEADS = (1.0, 2.0, 4.0)
 """Factors on a collective's duration: so long it is issued ahead, or an update waits for it."""
@@ -47,6 +51,8 @@ def with_alternatives(drops: Drops, runs: Sequence[Run]) -> Alternatives:
             if slot not in moves.setdefault(position, []):
                 moves[position].append(slot)
                 slots[slot][position] = None
+    for position, slot in other_slots(drops, runs, together(drops.graph, host_modes(drops.graph))):
+        slots[slot][position] = None
     made, inside, at = list[Run](), list[int](), dict[tuple[int, int], int]()
     for slot, wanted in enumerate(slots):
         for position in wanted:

@@ -83,6 +83,12 @@ that nothing has to wait for a copy to the host that is still under way."""
 _IN_TURN = 0.5
 """Share of the moves of an update across the bus in which another one comes the other way, if it is there."""
 
+_REORDER = 0.3
+"""Share of the moves of an update on the CPU that change its place in the queue instead."""
+
+_LATE = 0.3
+"""Probability that an update which moves to the CPU is late there."""
+
 _AROUND = 0.8
 """Probability that a weight or state whose update moves to the device is offloaded around it."""
 
@@ -106,11 +112,11 @@ class Anneal:
         self.recomputed, self.stalls = RecomputeMoves(state, self.random), Stalls(state, self.random)
         places = [p for p in range(len(state.runs)) if p not in self.recomputed.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
-        operations = dict.fromkeys(state.runs[p][0] for p in self.switchable)
-        self.sides = [
-            [p for p in self.switchable if state.runs[p][0] in group]
-            for group in map(frozenset, together(state.graph, operations))
-        ]
+        positions: dict[int, list[int]] = {}
+        for p in self.switchable:
+            positions.setdefault(state.runs[p][0], []).append(p)
+        # Of an operation's positions the first is in backward, the last at the end (update_order.py).
+        self.sides = [[positions[o] for o in group] for group in together(state.graph, positions)]
         self.largest = state.largest
         self.best = self.snapshot()
         self.tried = 0
@@ -227,30 +233,44 @@ class Anneal:
         side = self._side(first)
         if side is None:
             return False
+        if side and len(first[0]) > 1 and self.random.random() < _REORDER:
+            return self._fit(self._put_at(first, self._is_late(first) - 1, on_host=True))
         changed = self._move_across(first, side)
         # What keeps the CPU as busy as it was is accepted sooner.
         if self.random.random() < _IN_TURN and self._side(second) == (not side):
             changed |= self._move_across(second, not side)
         return self._fit(changed)
 
-    def _side(self, group: Sequence[int]) -> bool | None:
+    def _side(self, group: Sequence[Sequence[int]]) -> bool | None:
         """Tell whether these updates run on the host; None if they do not take place."""
-        modes = [self.state.runs[position][1] for position in group]
+        modes = [self.state.runs[position][1] for positions in group for position in positions]
         return next((mode != DEFAULT_MODE for mode in modes if mode != ABSENT), None)
 
-    def _move_across(self, group: Sequence[int], on_host: bool) -> set[int]:
+    def _is_late(self, group: Sequence[Sequence[int]]) -> bool:
+        return self.state.runs[group[0][-1]][1] != ABSENT
+
+    def _move_across(self, group: Sequence[Sequence[int]], on_host: bool) -> set[int]:
         """Move updates that run on one side to the other; return what they touch."""
         state = self.state
-        present = [position for position in group if state.runs[position][1] != ABSENT]
-        state.switch(
-            {position: DEFAULT_MODE if on_host else self.switchable[position] for position in present}
-        )
-        operations = [state.runs[position][0] for position in present]
-        changed = {x for o in operations for x in state.graph.mutate_lists[o]}
+        late = not on_host and self.random.random() < _LATE
+        touched = self._put_at(group, -late, on_host=not on_host)
+        changed = {x for positions in group for x in state.graph.mutate_lists[state.runs[positions[0]][0]]}
         for x in sorted(changed) if on_host else ():
             if self.random.random() < _AROUND:
                 self._send(state.intervals_of(x))
-        return changed.union(*(state.graph.read_lists[o] for o in operations))
+        return touched
+
+    def _put_at(self, group: Sequence[Sequence[int]], index: int, *, on_host: bool) -> set[int]:
+        """Let updates take place at the first or the last of their positions; return what they touch.
+
+        index: 0 or -1.
+        """
+        state = self.state
+        for positions in group:
+            if any(state.runs[position][1] != ABSENT for position in positions):
+                mode = self.switchable[positions[index]] if on_host else DEFAULT_MODE
+                state.switch({**dict.fromkeys(positions, ABSENT), positions[index]: mode})
+        return {x for positions in group for x in state.graph.input_lists[state.runs[positions[0]][0]]}
 
     def _recompute_more(self) -> bool:
         """Add or remove a recomputation; in the memory that becomes free other tensors stay."""

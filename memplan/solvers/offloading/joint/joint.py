@@ -20,6 +20,7 @@ does so. Tensors move whole. No paper has this: the method is memplan's own, exp
     first.py      a schedule in a moment, for those who can't wait
     start.py      greedy starts; fill.py, what stays on the device; disk_spill.py, what goes on to the disk;
                   lp_guide.py, what the offloading program in fractions advises
+    update_order.py when updates on the CPU take place: in backward's order, or late
     warm_start.py from another solver's schedule, or a start, to a state; alternatives.py, positions at which
                   collectives overlap with computations
     anneal.py     moves from there; slots.py and recompute_moves.py, those that change what is recomputed;

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 
@@ -24,6 +24,7 @@ from .lp_guide import LpGuide, guided
 from .slots import Slots
 from .state import State, StateFigures
 from .timeline import ABSENT
+from .update_order import late_order, late_updates
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
 RESERVES = (0.0, 1.0, 2.0, 3.0)
@@ -51,10 +52,12 @@ class CoarseDecisions:
     """A choice of what is dropped and what runs on the host.
 
     dropped: tensors. on_host: operations that run in the variant that they have for the host.
+    late: some of these updates take place at the end (update_order.py).
     """
 
     dropped: frozenset[int]
     on_host: frozenset[int]
+    late: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,9 @@ class Starts:
             drops, runs, [self.choice(level / LEVELS, 0.0).dropped for level in range(1, LEVELS + 1)]
         )
         self._places = [(run[0], place) for run, place in zip(runs, self.slots.places, strict=True)]
-        self.state = State(graph, machine, budget, self.slots.runs)
+        late = late_order(graph, runs, drops.movable & host_modes(graph).keys())
+        self._late = {operation: len(self.slots.runs) + number for number, operation in enumerate(late)}
+        self.state = State(graph, machine, budget, [*self.slots.runs, *((o, ABSENT) for o in late)])
         self.guide: LpGuide | None = None
         self.advised: Start | None = None
         self.best: Start | None = None
@@ -114,14 +119,28 @@ class Starts:
         """Search for the best choices.
 
         In this order: a first one, the advised ones, some shares, steps from the best of them that become
-        smaller, and kinds of tensors. seconds: time limit for the advice.
+        smaller, and kinds of tensors; then shares with no update late. seconds: time limit for the advice.
         """
-        below = frozenset[int]()
-        best = FIRST[0] if self.attempt(self.choice(*FIRST[0])) else (0.0, 0.0, 0.0)
+        self.attempt(self.choice(*FIRST[0]))
         self._take_advice(seconds)
+        self._vary_shares(late=True)
+        better = True
+        while better:
+            better = False
+            for choice in self._by_kind():
+                better |= self.attempt(choice)
+        if self._late and self.proceed():
+            # From starts of its own: `attempt` then compares these with each other alone.
+            before, self.best = self.best, None
+            self._vary_shares(late=False)
+            self.best = min(filter(None, (before, self.best)), key=lambda start: start.worth, default=None)
+
+    def _vary_shares(self, *, late: bool) -> None:
+        """Try some shares, then steps from the best of them that become smaller."""
+        best, below = FIRST[0] if self.best else (0.0, 0.0, 0.0), frozenset[int]()
         for written in dict.fromkeys((below, self._written)):
             for shares in FIRST:
-                if self.attempt(self.choice(*shares, below=written)):
+                if self.attempt(self.choice(*shares, below=written, late=late)):
                     best, below = shares, written
         for width in WIDTHS:
             better = True
@@ -131,13 +150,8 @@ class Starts:
                     # Coordinate descent in the shares, with smaller and smaller steps.
                     d, h, among = (share + step * (n == number) for n, share in enumerate(best))
                     inside = min(d, h, among) >= 0.0 and max(d, h, among) <= 1.0
-                    if inside and self.attempt(self.choice(d, h, among, below)):
+                    if inside and self.attempt(self.choice(d, h, among, below, late=late)):
                         best, better = (d, h, among), True
-        better = True
-        while better:
-            better = False
-            for choice in self._by_kind():
-                better |= self.attempt(choice)
 
     def _take_advice(self, seconds: float) -> None:
         """Try the choices that are advised, and keep the best of them apart from the best so far."""
@@ -187,6 +201,8 @@ class Starts:
         host_share: float,
         among: float = 0.0,
         below: frozenset[int] = frozenset(),
+        *,
+        late: bool = True,
     ) -> CoarseDecisions:
         """Return the choice with these shares of bytes dropped and of updates on the host.
 
@@ -207,7 +223,7 @@ class Starts:
         count = round(host_share * len(self._updates))
         mixed = count + round(among * (len(self._updates) - count))
         updates = [self._updates[number * mixed // count] for number in range(count)]
-        return CoarseDecisions(frozenset(dropped), below.union(*updates))
+        return CoarseDecisions(frozenset(dropped), below.union(*updates), late and bool(updates))
 
     def _by_kind(self) -> Iterator[CoarseDecisions]:
         """Yield the best choice with all tensors of one kind dropped, then with none, largest kinds first."""
@@ -216,7 +232,7 @@ class Starts:
                 if self.best:
                     chosen = self.best.choice
                     dropped = chosen.dropped | kind if more else chosen.dropped - kind
-                    yield CoarseDecisions(dropped, chosen.on_host)
+                    yield replace(chosen, dropped=dropped)
 
     def _worth(self, choice: CoarseDecisions) -> Start | None:
         state = self.state
@@ -228,6 +244,8 @@ class Starts:
         )
         modes.update(dict.fromkeys(self.slots.recomputed(choice.dropped), DEFAULT_MODE))
         state.switch(modes)
+        if choice.late:
+            self._order_updates(choice.on_host)
         self._send_all()
         if state.demand > self.budget:
             least = self._least()
@@ -245,6 +263,15 @@ class Starts:
             self.least = min(self.least, self._least())
             outcome = state.evaluate(LOOK_AHEADS[0])
         return None if outcome.excess else Start(choice, outcome, state.residency)
+
+    def _order_updates(self, on_host: frozenset[int]) -> None:
+        """Let some of the updates on the CPU take place at the end."""
+        place, runs = dict(self._places), self.state.runs
+        groups = [[place[o] for o in group] for group in self._updates if on_host.issuperset(group)]
+        for position in late_updates(self.state, sorted(groups)):
+            operation, mode = runs[position]
+            if operation in self._late:
+                self.state.switch({position: ABSENT, self._late[operation]: mode})
 
     def _send_all(self) -> None:
         """Offload all tensors from some size on: the largest such size that meets the budget, or the

@@ -89,10 +89,10 @@ def test_without_its_places_it_often_takes_longer() -> None:
         decided = opened(MIGRATION, [Residency(residency.runs, residency.offloaded)], drops, lambda: False)
         assert placed is not None
         assert decided is not None
-        assert placed[1].seconds <= decided[1].seconds
+        assert placed[1].seconds <= min(decided[1].seconds, 1.01 * seconds)
         exact += placed[1].seconds == pytest.approx(seconds, rel=ABOUT)
         faster += placed[1].seconds < decided[1].seconds * 0.999
-    assert exact >= 4
+    assert exact >= 2
     assert faster >= 2
 
 

@@ -81,11 +81,6 @@ def shard(
     """
     if reduce_dtype is not None and param_dtype is None:
         raise click.UsageError("--reduce-dtype goes with --param-dtype bfloat16")
-    if offload_shares and param_dtype is not None:
-        raise click.UsageError(
-            "--param-dtype is not supported with --offload-shares: the shares that are gathered stay on the "
-            "device; leave one out"
-        )
     network, to = chosen_network(options), destination_of(destination, graph_path, ".sharded.json")
     graph, given = whole_graph(graph_path, output), chosen_machine(machine_path, output)
     peers = network.peers(given and given.links.peers, _LINK)
@@ -99,7 +94,7 @@ def shard(
         graph = _with_updates(graph, _OPTIMIZERS[optimizer], on_host=offload_shares)
     if param_dtype is not None:
         policy = MixedPrecision(_cast_seconds(graph) if reduce_dtype == "float32" else None)
-        found = sharded_in_mixed_precision(graph, peers, policy)
+        found = sharded_in_mixed_precision(graph, peers, policy, offload_shares=offload_shares)
     else:
         found = with_gathers(graph, peers) if offload_shares else sharded(graph, peers)
     written = write_out(to, partial(save_graph, found))

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..graphs.arrays import Ints
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.addresses.lifetimes import (
@@ -33,6 +34,7 @@ from ..planner.addresses.lifetimes import (
 )
 from ..planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ..planner.simulator.simulate import Replay, replay_of
+from ..solvers.offloading.sharded.unit_lifetimes import unit_lifetimes, workspace_by_tick
 
 RESERVE = 0.01
 """Error correction, driver and context are not in the capacity any more (graphs/machines/gpus.py)."""
@@ -72,7 +74,7 @@ def memory_span(
     more = np.zeros(len(schedule), np.int64)
     # Workspaces are of the default variant: others, as on the host, have their own.
     runs = np.flatnonzero((schedule.verbs == Verb.COMPUTE) & (schedule.wheres == DEFAULT_MODE))
-    more[runs] = (worst.operations.workspace - graph.operations.workspace)[schedule.targets[runs]]
+    more[runs] = _more_workspace(graph, worst)[schedule.targets[runs]]
     alone = stays_on_device(graph, schedule)
     if reserved is None and not alone:
         found = replay or replay_of(graph, schedule, budget=budget, machine=machine)
@@ -87,6 +89,30 @@ def memory_span(
         if alone
         else lifetimes(graph, schedule, budget=budget, machine=machine)
     )
+    return _span(rows, more, constant, reserved)
+
+
+def units_span(
+    graph: Graph,
+    worst: Graph,
+    schedule: Schedule,
+    constant: int,
+    reserved: Callable[[Lifetimes], int],
+) -> Span:
+    """Return the low, expected and high device bytes of FSDP2 itself, with its buffers for whole units.
+
+    schedule: of one of its policies. The others are as for `memory_span`.
+    """
+    more = workspace_by_tick(graph, schedule, _more_workspace(graph, worst))
+    return _span(unit_lifetimes(graph, schedule), more, constant, reserved)
+
+
+def _more_workspace(graph: Graph, worst: Graph) -> Ints:
+    return worst.operations.workspace - graph.operations.workspace
+
+
+def _span(rows: Lifetimes, more: Ints, constant: int, reserved: Callable[[Lifetimes], int] | None) -> Span:
+    """Return the bytes of lifetimes. more: what the largest workspaces have in addition, per step."""
     tensors, all_there = rows.of(rows.tensor != WORKSPACE), int(rows.live().max(initial=0))
     at_worst = rows.with_more_workspace(more)
     high = int(at_worst.live().max(initial=0))

@@ -18,7 +18,7 @@ from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Replay, figures_of
 from .accumulation import accumulating
 from .eight_bit import with_eight_bit_states
-from .estimate_range import Span, memory_span
+from .estimate_range import Span, memory_span, units_span
 from .ordinary_loop import ordinary_loop
 
 if TYPE_CHECKING:
@@ -135,6 +135,11 @@ class Loops:
             constant=2 * constant,
             reserved=partial(reserved_peak, expandable=self.expandable),
         )
+
+    def units_span(self, loop: Loop, schedule: Schedule, constant: int) -> Span:
+        """Return the device bytes of FSDP2 with one of its policies. constant: what cuBLAS keeps."""
+        reserved = partial(reserved_peak, expandable=self.expandable)
+        return units_span(loop.graph, loop.worst, schedule, 2 * constant, reserved)
 
     def tokens(self, batch: int) -> int | None:
         """Return the tokens of a sample, None if the model takes none."""

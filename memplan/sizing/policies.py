@@ -1,7 +1,8 @@
 """FSDP2's policies on ranks, with the step that people have: updates at the end, and their copies.
 
-The 2 × 3 policies, and for one batch those that are tuned layer by layer. Graphs differ from batch to batch
-in numbers alone, so the policies' schedules are made once and replayed.
+Bytes are those of FSDP2 itself, which gathers and scatters whole units. The 2 × 3 policies, and for one batch
+those that are tuned layer by layer. Graphs differ from batch to batch in numbers alone, so the policies'
+schedules are made once and replayed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from ..planner.schedule.schedule import Schedule
 from ..solvers.clock import Clock
 from ..solvers.offloading.sharded.fsdp import TimedPolicy, built_policies, built_policy, policy_schedules
 from ..solvers.offloading.sharded.fsdp_tuned import Built, Tuning
-from ..solvers.offloading.sharded.policies import POLICIES, LayeredPolicy
+from ..solvers.offloading.sharded.policies import POLICIES, LayeredPolicy, Policy
+from ..solvers.offloading.sharded.unit_lifetimes import unit_peak
 from ..solvers.problem import Problem
 from .estimate_range import Span
 from .loops import Loops
@@ -32,7 +34,7 @@ Named = list[tuple[str, Schedule]]
 class PolicyFigures(NamedTuple):
     """A policy of FSDP2 at one batch.
 
-    least: smallest budget in bytes. seconds: of an iteration, None if it does not fit.
+    least: smallest budget in bytes, with FSDP2's buffers. seconds: of an iteration, None if it does not fit.
     """
 
     name: str
@@ -75,13 +77,12 @@ class Policies:
 
     def figures(self, batch: int, budget: int) -> tuple[PolicyFigures, ...]:
         """Return the policies at a batch within a budget in bytes, the fastest that fit first."""
-        replays = replays_of(self.loops.ordinary(batch).graph, self.machine)
-        rows = list[PolicyFigures]()
+        graph, rows = self.loops.ordinary(batch).graph, list[PolicyFigures]()
         for name, schedule in self._ordinary(batch):
-            least = replays.least_budget(schedule)
+            found = self._figures(graph, schedule, budget)
             # None is for memories or execution variants that the machine lacks.
-            assert least is not None, "it was made for this machine"
-            rows.append(PolicyFigures(name, schedule, least, replays.seconds(schedule, budget)))
+            assert found is not None, "it was made for this machine"
+            rows.append(PolicyFigures(name, schedule, *found))
         return tuple(sorted(rows, key=lambda one: (one.seconds is None, one.seconds or 0.0, one.least)))
 
     def tune(self, batch: int, budget: int) -> None:
@@ -89,7 +90,13 @@ class Policies:
         graph, named = self.loops.ordinary(batch).graph, {str(policy): policy for policy in POLICIES}
         timed = [TimedPolicy(named[row.name], *row[1:]) for row in self.figures(batch, budget)]
         built = self._tuned.setdefault(len(graph.operations), {})
-        Tuning(Problem(graph, budget, self.machine), timed, Clock(None, lambda: False), built).run()
+
+        def measure(policy: Policy | LayeredPolicy, schedule: Schedule) -> TimedPolicy | None:
+            found = self._figures(graph, schedule, budget)
+            return None if found is None else TimedPolicy(policy, schedule, *found)
+
+        clock = Clock(None, lambda: False)
+        Tuning(Problem(graph, budget, self.machine), timed, clock, built, measure).run()
 
     def with_tuned(self, batch: int, budget: int, known: Known) -> tuple[PolicyFigures, ...]:
         """Return the policies at a batch within a budget in bytes, the fastest that fit first.
@@ -98,18 +105,16 @@ class Policies:
         one's schedule in a plan's loop, so that no plan is slower.
         """
         rows, graph = self.figures(batch, budget), self.loops.ordinary(batch).graph
-        replays = replays_of(graph, self.machine)
         fastest = next((row.seconds for row in rows if row.seconds is not None), inf)
         best: LayeredPolicy | None = None
         found: tuple[PolicyFigures, ...] = ()
         for policy, schedule in self._tuned.get(len(graph.operations), {}).items():
-            least = None if schedule is None else replays.least_budget(schedule)
-            if schedule is None or least is None or least > budget:
+            figures = None if schedule is None else self._figures(graph, schedule, budget)
+            if schedule is None or figures is None or (seconds := figures[1]) is None:
                 continue
-            seconds = replays.seconds(schedule, budget)
-            if seconds is not None and seconds < fastest:
+            if seconds < fastest:
                 fastest, best = seconds, policy
-                found = (PolicyFigures(str(policy), schedule, least, seconds),)
+                found = (PolicyFigures(str(policy), schedule, *figures),)
         planned = self.loops.planned(batch).graph
         if best is not None and (schedule := built_policy(planned, best)) is not None:
             known.add(planned, schedule)
@@ -117,4 +122,13 @@ class Policies:
 
     def span(self, batch: int, one: PolicyFigures, constant: int) -> Span:
         """Return a policy's device bytes. constant: what cuBLAS keeps."""
-        return self.loops.span(self.loops.ordinary(batch), one.schedule, constant, self.machine)
+        return self.loops.units_span(self.loops.ordinary(batch), one.schedule, constant)
+
+    def _figures(self, graph: Graph, schedule: Schedule, budget: int) -> tuple[int, float | None] | None:
+        """Return FSDP2's smallest budget and its seconds within a budget, as in PolicyFigures; None if the
+        schedule breaks a rule."""
+        replays = replays_of(graph, self.machine)
+        if (planned := replays.least_budget(schedule)) is None:
+            return None
+        least = max(planned, unit_peak(graph, schedule))
+        return least, replays.seconds(schedule, budget) if least <= budget else None

@@ -150,14 +150,14 @@ def test_masters_are_the_shares_of_mixed_precision(graph: Path) -> None:
     summed = load_graph("t.json")
     assert rank_bytes(alone) == rank_bytes(summed) == sum(alone.tensors.shares.values()) * 3
     assert len(summed.operations) == len(alone.operations) + 6
-    shares = ("--param-dtype", "bf16", "--offload-shares")
+    plan("shard", "low.json", *network, "--param-dtype", "bf16", "--offload-shares", "-o", "u.json")
+    assert rank_bytes(load_graph("u.json")) == rank_bytes(alone)
     for words, line in (
         (
             (str(graph), "--optimizer", "adamw", "--param-dtype", "bf16"),
             "its weights have no float32 masters",
         ),
         (("low.json", "--reduce-dtype", "bf16"), "--reduce-dtype goes with --param-dtype bfloat16"),
-        (("low.json", *shares), "--param-dtype is not supported with --offload-shares"),
     ):
         assert line in plan("shard", *words, *network, code=2).stderr.replace("\n", " ")
     save_graph(replace(low, machine=None), Path("none.json"))

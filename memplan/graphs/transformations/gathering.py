@@ -12,6 +12,7 @@ adds to its gradient. Linear in the graph.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..draft import Draft
@@ -20,23 +21,26 @@ from ..machine import Machine, Peers
 from .shares import name_of_rank, parts_of, share_of_workspace
 
 
-def with_gathers(graph: Graph, peers: Peers) -> Graph:
+def with_gathers(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None) -> Graph:
     """Return the graph of one rank of `peers.ranks`.
+
+    shares: bytes of the shares that are of another dtype than their tensors. A weight's share is cast before
+        it is gathered. A state of 0 bytes is its weight's share: nothing in addition reads or changes it.
 
     Of a forward pass, which has no gradients, the weights alone are spread. Raises InputError, one line, if
     gradients have no updates, or a tensor can't be spread over ranks.
     """
-    return _Writer(graph, peers).graph()
+    return _Writer(graph, peers, shares or {}).graph()
 
 
 class _Writer:
     """Writer of one graph.
 
-    full: by weight, its gathered tensor. scattered: by gradient, its share.
+    full: by weight, its gathered tensor. scattered: by gradient, its share. shares: as in `with_gathers`.
     """
 
-    def __init__(self, graph: Graph, peers: Peers) -> None:
-        self.whole, self.peers = graph, peers
+    def __init__(self, graph: Graph, peers: Peers, shares: Mapping[int, int]) -> None:
+        self.whole, self.peers, self.shares = graph, peers, shares
         self.parts, self.draft = parts_of(graph, peers), Draft(name_of_rank(graph, peers))
         self.full: dict[int, int] = {}
         self.scattered: dict[int, int] = {}
@@ -47,7 +51,7 @@ class _Writer:
             name, size, kind, layer = graph.tensor(x)
             # Gradients keep their size until they are scattered: then w.grad.share is the parameter's
             # gradient.
-            size = self.peers.share_of(size) if x in parts.weights | parts.states else size
+            size = self._share(x) if x in parts.weights | parts.states else size
             self.draft.tensor(name, size, Kind.GRADIENT if x in parts.gradients else kind, layer)
         complete = dict[int, list[int]]()
         for x in sorted(parts.gradients):
@@ -64,8 +68,7 @@ class _Writer:
 
     def _scatter(self, x: int) -> None:
         name, size, _kind, layer = self.whole.tensor(x)
-        share = self.peers.share_of(size)
-        self.scattered[x] = self.draft.tensor(f"{name}.share", share, Kind.PARAMETER_GRADIENT, layer)
+        self.scattered[x] = self.draft.tensor(f"{name}.share", self._share(x), Kind.PARAMETER_GRADIENT, layer)
         seconds = float(self.peers.scatters.seconds(float(size)))
         self._collective(f"{name}/scatter", Phase.BACKWARD, x, self.scattered[x], seconds)
 
@@ -77,11 +80,16 @@ class _Writer:
             self._collective(f"{name}/gather", phase, x, self.full[x], float(self.peers.seconds(float(size))))
         return self.full[x]
 
+    def _share(self, x: int) -> int:
+        return self.shares.get(x, self.peers.share_of(int(self.whole.tensors.bytes[x])))
+
     def _collective(self, name: str, phase: Phase, read: int, written: int, seconds: float) -> None:
+        cast = self.peers.share_of(int(self.whole.tensors.bytes[read])) if read in self.shares else 0
         self.draft.operation(
             name,
             phase=phase,
             time=seconds,
+            workspace=cast,
             reads=(read,),
             writes=(written,),
             layer=self.whole.tensors.layer[read],
@@ -104,7 +112,7 @@ class _Writer:
             return {"time": one.time / self.peers.ranks, "workspace": workspace}
 
         def own(tensors: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(self.scattered.get(x, x) for x in tensors)
+            return tuple(self.scattered.get(x, x) for x in tensors if self.shares.get(x) != 0)
 
         # Host variants stay: shares are tensors that the host can have.
         modes = (replace(one, reads_host=own(one.reads_host), **part(one)) for one in operation.modes)

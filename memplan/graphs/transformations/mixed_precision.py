@@ -25,6 +25,7 @@ from ..draft import Draft
 from ..errors import InputError
 from ..graph import Graph, Kind, Phase
 from ..machine import Peers
+from .gathering import with_gathers
 from .sharding import sharded
 
 MASTER = "master"
@@ -51,11 +52,18 @@ class MixedPrecision:
 
 
 def sharded_in_mixed_precision(
-    graph: Graph, peers: Peers, policy: MixedPrecision, weights: Collection[int] = ()
+    graph: Graph,
+    peers: Peers,
+    policy: MixedPrecision,
+    weights: Collection[int] = (),
+    *,
+    offload_shares: bool = False,
 ) -> Graph:
     """Return the graph of one rank, as `sharded` does, by the policy.
 
     weights: frozen ones whose shares are in float32 too; those with masters have such shares in any case.
+    offload_shares: as `with_gathers` does. A share on the host is float32, and is cast on the device, as by
+        FSDP2's CPUOffloadPolicy.
 
     Raises InputError, one line, if no weight has a master, and as `sharded`.
     """
@@ -80,7 +88,7 @@ def sharded_in_mixed_precision(
         graph = _with_float32_gradients(graph, gradients, policy.cast_seconds)
     elif policy.wide_shares:
         shares |= {x: peers.share_of(_WIDER * int(sizes[x])) for x in gradients}
-    return sharded(graph, peers, shares)
+    return with_gathers(graph, peers, shares) if offload_shares else sharded(graph, peers, shares)
 
 
 def _with_float32_gradients(

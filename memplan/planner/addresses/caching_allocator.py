@@ -24,7 +24,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import repeat
 
-from .lifetimes import Lifetimes
+import numpy as np
+
+from .lifetimes import WORKSPACE, Lifetimes
 
 MIB = 2**20
 BLOCK = 512
@@ -259,23 +261,25 @@ def serve(allocator: CachingAllocator, iterations: Iterable[Lifetimes]) -> None:
     """Let an allocator serve iterations that follow each other. Raises NoRoomError.
 
     They are of one schedule, with tensors of other sizes. A copy that lives through the whole iteration is
-    allocated anew when its size changes, as a batch is.
+    allocated anew when its size changes, as a batch is. Rows whose tensor is below WORKSPACE are of a stream
+    of their own, one per number.
     """
     lasting, ending = list[tuple[int, Chunk]](), defaultdict[int, list[Chunk]](list)
     begin = now = 0
     for rows in iterations:
-        columns = (column.tolist() for column in (rows.size, rows.start, rows.end))
-        for row, (size, start, end) in enumerate(zip(*columns, strict=True)):
+        streams = np.maximum(0, WORKSPACE - rows.tensor)
+        columns = (column.tolist() for column in (rows.size, rows.start, rows.end, streams))
+        for row, (size, start, end, stream) in enumerate(zip(*columns, strict=True)):
             if end - start >= rows.steps:
                 if row == len(lasting):
-                    lasting.append((size, allocator.malloc(size)))
+                    lasting.append((size, allocator.malloc(size, stream)))
                 elif lasting[row][0] != size:
                     allocator.free(lasting[row][1])
-                    lasting[row] = size, allocator.malloc(size)
+                    lasting[row] = size, allocator.malloc(size, stream)
                 continue
             while now <= begin + start:
                 for chunk in ending.pop(now, ()):
                     allocator.free(chunk)
                 now += 1
-            ending[begin + end].append(allocator.malloc(size))
+            ending[begin + end].append(allocator.malloc(size, stream))
         begin += rows.steps

@@ -76,9 +76,14 @@ class Lifetimes(NamedTuple):
         (s, e), (t, f) = ((int(self.start[row]), int(self.end[row])) for row in (i, j))
         return (s < f and t < e) or s + self.steps < f or t + self.steps < e
 
-    def of(self, rows: NDArray[np.bool_]) -> Lifetimes:
+    def of(self, rows: NDArray[np.bool_] | Ints) -> Lifetimes:
         """Return some of the rows."""
         return Lifetimes(self.tensor[rows], self.size[rows], self.start[rows], self.end[rows], self.steps)
+
+    def in_order(self) -> Lifetimes:
+        """Return the rows in their order."""
+        order = np.lexsort((self.tensor, self.start, self.end - self.start < self.steps))
+        return self.of(order)
 
     def cut(self) -> Lifetimes:
         """Return the lifetimes cut to at most one iteration: a copy ends when its next one begins."""
@@ -92,9 +97,8 @@ class Lifetimes(NamedTuple):
         steps, others = np.flatnonzero(size), self.of(~workspaces)
         tensor = np.concatenate([others.tensor, np.full(len(steps), WORKSPACE)])
         start, end = np.concatenate([others.start, steps]), np.concatenate([others.end, steps + 1])
-        order = _order(tensor, start, end, self.steps)
         sizes = np.concatenate([others.size, size[steps]])
-        return Lifetimes(tensor[order], sizes[order], start[order], end[order], self.steps)
+        return Lifetimes(tensor, sizes, start, end, self.steps).in_order()
 
     def in_sections(self) -> Lifetimes:
         """Return the lifetimes in the fewest steps in which the same of them meet.
@@ -151,8 +155,7 @@ def lifetimes(
     moves = [life for life in walk.gone if first <= life.start < first + steps]
     rows = [(x, size, start - first, end - first) for x, size, start, end in (*stays, *moves) if size]
     tensor, size, start, end = np.array(rows, np.int64).reshape(-1, 4).T
-    order = _order(tensor, start, end, steps)
-    return Lifetimes(tensor[order], size[order], start[order], end[order], steps)
+    return Lifetimes(tensor, size, start, end, steps).in_order()
 
 
 def lifetimes_without_transfers(graph: Graph, schedule: Schedule) -> Lifetimes:
@@ -197,8 +200,7 @@ class Arcs(NamedTuple):
         end = np.concatenate([self.end, self.run_step + 1])
         there = size > 0
         tensor, size, start, end = tensor[there], size[there], start[there], end[there]
-        order = _order(tensor, start, end, self.steps)
-        return Lifetimes(tensor[order], size[order], start[order], end[order], self.steps)
+        return Lifetimes(tensor, size, start, end, self.steps).in_order()
 
     def peak(self, sizes: Ints, workspace: Ints) -> int:
         """Return the most bytes that are there at once.
@@ -256,11 +258,6 @@ def stays_on_device(graph: Graph, schedule: Schedule) -> bool:
         and bool(np.all(schedule.wheres == np.where(computed, DEFAULT_MODE, Memory.DEVICE)))
         and all(memories == (Memory.DEVICE,) for memories, _tensors in schedule.initial.groups)
     )
-
-
-def _order(tensor: Ints, start: Ints, end: Ints, steps: int) -> Ints:
-    """Return the rows in their order: what is always there, then by start, and of one start by tensor."""
-    return np.lexsort((tensor, start, end - start < steps))
 
 
 class _Life(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ...graphs.errors import InputError
 from ..request import SizeRequest
 from ..rooms import Note
+from ..subject import AUTOCAST_DTYPES
 from .read import is_settings, read_named, read_settings
 from .script import with_script
 from .settings import Option, Settings
@@ -25,6 +26,8 @@ _OPTIONS = {
 """Options -> fields of SizeRequest."""
 OPTIONS = (*(option for option in _OPTIONS if option != "model"), *_OF_LOOP, "total", "ranks", "link")
 """Options that the user may give, which hold against a file's."""
+_OF_PRECISION = ("master_weights", "param_dtype")
+"""Fields of LoopOptions that DeepSpeed and FSDP decide."""
 _FLAGS = {"length": "--seq-len"}
 
 
@@ -94,10 +97,11 @@ def _made(
     """Return the request with the options, and lines on those that it can't have together."""
     lines = list[str]()
     model = chosen.get("model", request.model)
+    is_code = not isinstance(model, str) or Path(model).suffix == ".py" or ".py:" in model
     if "total" in given:
         for option in [option for option in ("batch", "accumulate") if option in chosen]:
             lines.append(f"--global-batch {request.loop.total} holds, not {option} {chosen.pop(option)}")
-    if not isinstance(model, str) or Path(str(model)).suffix == ".py" or ".py:" in str(model):
+    if is_code:
         decided = [option for option in ("length", "dtype", "attention") if option in chosen]
         left = [f"{option} {chosen.pop(option)}" for option in decided]
         if left:
@@ -123,15 +127,48 @@ def _made(
             )
     elif network.ranks is None and sharded:
         lines.append(f"{sharded}: one GPU alone is counted; --ranks 8 --link pcie4 (or nvlink) shards over 8")
+    if "autocast" in chosen and _decide_precision(request, chosen):
+        is_open = not is_code and "dtype" not in given
+        on_ranks = sharded == "FSDP" and network.ranks is not None and chosen["autocast"] == "bf16"
+        if is_open and any(one.masters for one in found):
+            lines.append(_set_masters(chosen))
+        elif on_ranks and (is_open or is_code or request.dtype == "float32"):
+            lines.append(_set_shares(chosen, is_open=is_open))
     if network.ranks is not None and int(chosen.get("accumulate", 1)) > 1:
         lines.append(
             f"accumulation {chosen.pop('accumulate')} is not counted: ranks have one micro-batch per update"
         )
-    loop = {option: chosen.pop(option) for option in _OF_LOOP if option in chosen}
+    loop = {option: chosen.pop(option) for option in (*_OF_LOOP, *_OF_PRECISION) if option in chosen}
     fields: dict[str, Any] = {
         _OPTIONS[option]: [value] if option == "batch" else value for option, value in chosen.items()
     }
     return replace(request, **fields, loop=replace(request.loop, **loop), network=network), lines
+
+
+def _decide_precision(request: SizeRequest, chosen: Mapping[str, Option]) -> bool:
+    """Tell whether DeepSpeed or FSDP decides in which dtype weights are held.
+
+    Adapters are float32 here, and a user's own masters or shares hold.
+    """
+    lora, optimizer = chosen.get("lora") or request.loop.lora, chosen.get("optimizer", request.optimizer)
+    asked = request.loop.master_weights or request.loop.param_dtype
+    return not lora and optimizer != "none" and not asked
+
+
+def _set_masters(chosen: dict[str, Option]) -> str:
+    """Replace autocast by weights of 16 bits with masters, as DeepSpeed has them. Returns a line."""
+    half = AUTOCAST_DTYPES[str(chosen.pop("autocast"))]
+    chosen |= {"dtype": half, "master_weights": True}
+    return f"DeepSpeed holds weights and gradients in {half}, and float32 masters in the optimizer"
+
+
+def _set_shares(chosen: dict[str, Option], *, is_open: bool) -> str:
+    """Set float32 shares that are gathered in bfloat16, as accelerate's FSDP does under autocast too.
+
+    is_open: whether the weights' dtype is free to choose. Returns a line.
+    """
+    chosen |= {"param_dtype": "bfloat16", **({"dtype": "float32"} if is_open else {})}
+    return "FSDP has float32 shares, gathers weights and scatters gradients in bfloat16, under autocast"
 
 
 def _given(request: SizeRequest, option: str) -> Any:

@@ -1,9 +1,11 @@
 """Files of what distributes training: DeepSpeed's ds_config.json, and accelerate's YAML with FSDP's section.
 
-DeepSpeed's bf16 and fp16 keep weights and gradients in 16 bits and master weights and states in 32: as many
-bytes as autocast of weights in float32 has, 16 per weight with AdamW.
+DeepSpeed's bf16 and fp16 hold weights and gradients in 16 bits, and float32 masters in the optimizer.
+accelerate gives FSDP a policy with param_dtype and reduce_dtype of mixed_precision, makes trained weights
+float32, and runs forward in autocast too.
 
-References: DeepSpeed's "Configuration JSON"; accelerate's `accelerate config` and its FSDP plugin.
+References: DeepSpeed's "Configuration JSON"; accelerate's `accelerate config`; of accelerate 1.15
+`FullyShardedDataParallelPlugin.set_mixed_precision`, `fsdp2_prepare_model` and `Accelerator.prepare_model`.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ def read_deepspeed(keys: Keys, settings: Settings) -> None:
     for half in ("bf16", "fp16"):
         if keys.section(half, f"{half.replace('bf16', 'bfloat16')}").flag("enabled"):
             settings.take("autocast", half, half)
+            settings.masters = True
     zero = keys.section("zero_optimization")
     optimizer = _device(zero, "offload_optimizer", "cpu_offload")
     _take_zero(settings, zero.value("stage"), optimizer, _device(zero, "offload_param", "cpu_offload_params"))
@@ -52,6 +55,7 @@ def read_accelerate(keys: Keys, settings: Settings) -> None:
     kind = (keys.text("distributed_type") or "").upper()
     if kind == "DEEPSPEED":
         deepspeed = keys.section("deepspeed_config")
+        settings.masters = "autocast" in settings.options
         steps = deepspeed.integer("gradient_accumulation_steps")
         settings.take("accumulate", steps, f"accumulation {steps}")
         offloads = (deepspeed.text(f"offload_{what}_device") for what in ("optimizer", "param"))

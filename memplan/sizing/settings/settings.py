@@ -29,6 +29,7 @@ class Settings:
     said: what was read, in words.
     uncounted: keys that matter to memory and are not counted, with a word on it.
     processes: number of them, None if the file doesn't say. sharded: what shards weights over them.
+    masters: in mixed precision weights are held in 16 bits, with float32 masters.
     includes: files that the file names.
     """
 
@@ -39,6 +40,7 @@ class Settings:
     uncounted: list[str] = field(default_factory=list[str])
     processes: int | None = None
     sharded: str | None = None
+    masters: bool = False
     includes: list[str] = field(default_factory=list[str])
 
     def take(self, option: str, value: Option | None, words: str) -> None:

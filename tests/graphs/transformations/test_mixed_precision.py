@@ -19,11 +19,14 @@ from memplan.graphs.transformations.mixed_precision import MASTER, MixedPrecisio
 from memplan.graphs.transformations.sharding import rank_bytes, sharded
 from memplan.graphs.transformations.updates import ADAMW, Optimizer, with_updates
 from memplan.model.iteration import Iteration
+from memplan.planner.baseline import baseline
+from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.program.graph import Cost, graph_of
 from memplan.program.program import Program
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
 from memplan.solvers.problem import Problem
+from memplan.solvers.registry.run import solve
 from memplan.tracing.trace import trace
 from memplan.updates.choice import OptimizerChoice, updated
 from torch import nn
@@ -102,6 +105,31 @@ def test_policies_of_fsdp2_are_valid_and_hold_what_the_shares_say(policy: MixedP
     for _policy, schedule, _figures in rows:
         figures = simulate(graph, schedule, machine=machine).figures
         assert figures.least_budget > rank_bytes(graph)
+
+
+@pytest.mark.parametrize("policy", [MixedPrecision(), SUMMED])
+def test_shares_on_the_host_are_float32_and_are_cast_before_a_gather(policy: MixedPrecision) -> None:
+    """As by FSDP2's CPUOffloadPolicy: the optimizer's own float32 weights are those that move."""
+    rate, whole = 2.0**30, low()
+    host = Machine(host_capacity=2**30, links=Links(rate, rate))
+    graph = replace(sharded_in_mixed_precision(whole, NETWORK, policy, offload_shares=True), machine=host)
+    assert rank_bytes(graph) == rank_bytes(sharded_in_mixed_precision(whole, NETWORK, policy))
+    for x in of_kind(whole, Kind.PARAMETER):
+        name, size = whole.tensors.name[x], int(whole.tensors.bytes[x])
+        gather = graph.operation(graph.operation_index[f"{name}/gather"])
+        assert graph.tensor(graph.tensor_index[name]).bytes == -(-2 * size // 8)
+        assert graph.tensor(graph.tensor_index[f"{name}.full"]).bytes == size
+        assert (gather.workspace, gather.time) == (-(-size // 8), NETWORK.seconds(float(size)))
+        master = graph.tensor_index[f"{name}.{MASTER}"]
+        assert graph.tensor(master).bytes == 0
+        assert not len(graph.consumers[master]) + len(graph.mutators[master])
+    for x in of_kind(whole, Kind.PARAMETER_GRADIENT):
+        name, size = whole.tensors.name[x], int(whole.tensors.bytes[x])
+        scattered = graph.tensor(graph.tensor_index[f"{name}.share"])
+        assert scattered.bytes == -(-(size if policy.cast_seconds is None else 2 * size) // 8)
+    found = solve("auto", Problem(graph, baseline(graph).peak - 1, host), 2.0, bound_seconds=0)
+    assert simulate(graph, found.schedule, budget=baseline(graph).peak - 1).figures == found.figures
+    assert Verb.OFFLOAD in found.schedule.verbs
 
 
 def test_a_graph_without_masters_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,66 @@ def test_what_can_not_be_had_together_is_said() -> None:
     request, notes = applied(SizeRequest("model.py", "t4"), "trl.yaml")
     assert (request.model, request.length, request.dtype) == ("model.py", None, None)
     assert notes[-1] == "the model's code decides itself, not the file: length 32, dtype bfloat16"
+
+
+def test_deepspeed_holds_weights_in_16_bits_with_masters() -> None:
+    Path("ds_config.json").write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    masters = LoopOptions(master_weights=True)
+    request, notes = applied(SizeRequest("config.json", "t4"), "ds_config.json")
+    assert (request.dtype, request.loop) == ("bfloat16", masters)
+    assert notes[-1] == (
+        "DeepSpeed holds weights and gradients in bfloat16, and float32 masters in the optimizer"
+    )
+    # It casts the model, whatever a trainer's file says of the weights.
+    write_document({**TRL, "use_peft": False, "dtype": "float32"}, Path("trl.yaml"))
+    request, _notes = applied(SizeRequest("trl.yaml", "t4"), "ds_config.json")
+    assert (request.dtype, request.loop) == ("bfloat16", LoopOptions(master_weights=True, accumulate=4))
+    by_accelerate = {"distributed_type": "DEEPSPEED", "mixed_precision": "fp16", "deepspeed_config": {}}
+    write_document(by_accelerate, Path("accelerate.yaml"))
+    request, _notes = applied(SizeRequest("config.json", "t4"), "accelerate.yaml")
+    assert (request.dtype, request.loop) == ("float16", masters)
+    autocast = LoopOptions(autocast="bf16")
+    for asked, given in (
+        (SizeRequest("config.json", "t4", dtype="float32"), ("dtype",)),
+        (SizeRequest("config.json", "t4", optimizer="none"), ("optimizer",)),
+        (SizeRequest("model.py", "t4"), ()),
+    ):
+        request, _notes = applied(asked, "ds_config.json", given=given)
+        assert (request.dtype, request.loop) == (asked.dtype, autocast)
+
+
+def test_fsdp_gathers_float32_shares_in_bfloat16() -> None:
+    write_document({**FSDP, "mixed_precision": "bf16"}, Path("accelerate.yaml"))
+    linked = SizeRequest("config.json", "a100", network=NetworkRequest(link="pcie4"))
+    policy = LoopOptions(autocast="bf16", param_dtype="bfloat16")
+    request, notes = applied(linked, "accelerate.yaml", given=("link",))
+    assert (request.dtype, request.loop) == ("float32", policy)
+    assert notes[-1].startswith("FSDP has float32 shares, gathers weights and scatters gradients in bfloat16")
+    request, _notes = applied(replace(linked, model="model.py"), "accelerate.yaml", given=("link",))
+    assert (request.dtype, request.loop) == (None, policy)
+    # One GPU has nothing to gather, weights that are bfloat16 neither.
+    autocast = LoopOptions(autocast="bf16")
+    request, _notes = applied(SizeRequest("config.json", "a100"), "accelerate.yaml")
+    assert (request.dtype, request.loop) == (None, autocast)
+    low = replace(linked, dtype="bfloat16")
+    assert applied(low, "accelerate.yaml", given=("link", "dtype"))[0].loop == autocast
+
+
+@pytest.mark.scripts
+def test_files_of_deepspeed_and_fsdp_have_their_bytes() -> None:
+    def sized(**options: Any) -> dict[str, Any]:
+        more: dict[str, Any] = {"batch": 2, "seq_len": 32, "solver": "store-all", **options}
+        return memplan.size("config.json", "a100", **more).document()
+
+    Path("ds_config.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}')
+    masters = sized(dtype="bfloat16", master_weights=True)
+    assert sized(train_config="ds_config.json")["batches"] == masters["batches"]
+    write_document({**FSDP, "mixed_precision": "bf16"}, Path("accelerate.yaml"))
+    found = sized(train_config="accelerate.yaml", link="pcie4", solver="fsdp")
+    ranks: dict[str, Any] = {"ranks": 4, "link": "pcie4", "solver": "fsdp", "dtype": "float32"}
+    expected = sized(**ranks, param_dtype="bfloat16", autocast="bf16")
+    assert found["batches"][0]["policies"] == expected["batches"][0]["policies"]
+    assert (found["param_dtype"], found["shares"]) == ("bfloat16", expected["shares"])
 
 
 def test_a_file_without_a_model_names_the_command() -> None:

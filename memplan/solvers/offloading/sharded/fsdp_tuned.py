@@ -15,6 +15,7 @@ not end it: 4,000 operations take half a minute.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -46,20 +47,28 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 Built = dict[LayeredPolicy, Schedule | None]
 """Schedules by policy, None for one that the graph can't have."""
 
+Measure = Callable[[Policy | LayeredPolicy, Schedule], TimedPolicy | None]
+
 
 class Tuning:
     """Tries layered policies.
 
     timed: the 2 × 3 policies that the graph has; it receives each that is tried.
     built: schedules that were made before, for another budget; it receives those that are made.
+    measure: returns a schedule's figures, None if it breaks a rule. By default they are those of a plan.
     """
 
     def __init__(
-        self, problem: Problem, timed: list[TimedPolicy], clock: Clock, built: Built | None = None
+        self,
+        problem: Problem,
+        timed: list[TimedPolicy],
+        clock: Clock,
+        built: Built | None = None,
+        measure: Measure | None = None,
     ) -> None:
         self._graph: Graph = problem.graph
         self._built = {} if built is None else built
-        self._timer, self._limit = PolicyTimer(problem), device_limit(problem)
+        self._measure, self._limit = measure or PolicyTimer(problem).timed, device_limit(problem)
         self._timed, self._clock = timed, clock
         self._layers = len(layers_of(problem.graph))
         self._seconds: dict[int, float] = {}
@@ -131,7 +140,7 @@ class Tuning:
             if policy not in self._built:
                 self._built[policy] = built_policy(self._graph, policy)
             schedule = self._built[policy]
-            one = None if schedule is None else self._timer.timed(policy, schedule)
+            one = None if schedule is None else self._measure(policy, schedule)
             self._known[level, resharded] = one
             self._timed += [] if one is None else [one]
         return self._known[level, resharded]

@@ -14,6 +14,7 @@ last use, and each gradient is scattered as soon as it is complete. Updates come
 `optimizer.step()` does.
 
 Nothing is chosen, and this is kinder than FSDP2: no buffers for flat units, nothing held until a unit ends.
+unit_lifetimes.py has the bytes of FSDP2 itself.
 
 References: torch.distributed.fsdp.fully_shard of PyTorch 2.13; selective checkpointing as in torchtitan.
 Linear in the edges but for one sort.
@@ -22,6 +23,7 @@ Linear in the edges but for one sort.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
@@ -38,7 +40,8 @@ from ..layers.early_updates import movable_updates
 Activations = Literal["all", "selective", "full"]
 
 _ATTENTION, _PRODUCT = "scaled_dot_product", re.compile(r"/(mm|addmm|bmm)(_\d+)?$")
-_ROOT = ""
+ROOT = ""
+"""Name of the root unit."""
 
 
 class Policy(NamedTuple):
@@ -99,7 +102,7 @@ def _treatment(graph: Graph, policy: Policy | LayeredPolicy) -> _Treatment:
         first, then = layers[: policy.full], layers[policy.full : after]
         return _Treatment({*first}, {*then}, {*layers[: policy.resharded]})
     # By default FSDP2 keeps the root's weights after forward, as backward begins with them.
-    units = {*layers, *(_unit(graph, x) for x in graph.tensors.spread)} - {_ROOT}
+    units = {*layers, *(unit_of(graph, x) for x in graph.tensors.spread)} - {ROOT}
     checkpointed = {way: units if policy.activations == way else set[str]() for way in ("full", "selective")}
     return _Treatment(checkpointed["full"], checkpointed["selective"], units if policy.reshard else set())
 
@@ -119,7 +122,7 @@ def policy_residency(graph: Graph, policy: Policy | LayeredPolicy) -> Residency:
     offloaded: dict[TensorUse, int] = {}
     slots: dict[TensorUse, int] = {}
     for x, places in uses.items():
-        unit = _unit(graph, x)
+        unit = unit_of(graph, x)
         parts = [[p for p in places if p < loss], [p for p in places if p >= loss]]
         stays = unit not in treatment.resharded  # from forward to backward
         for number, part in enumerate(parts):
@@ -138,7 +141,7 @@ def _runs(graph: Graph, treatment: _Treatment | None) -> Iterator[Run]:
     if treatment is None:
         yield from in_default_mode(range(len(graph.operations)))
         return
-    saved = _saved(graph) if treatment.selective else frozenset[int]()
+    saved = saved_results(graph) if treatment.selective else frozenset[int]()
     done: set[int] = set()
     for run in checkpointed_runs(graph):
         layer = numbered(graph.operations.layer[run[0]])
@@ -148,16 +151,20 @@ def _runs(graph: Graph, treatment: _Treatment | None) -> Iterator[Run]:
         done.add(run[0])
 
 
-def _saved(graph: Graph) -> frozenset[int]:
+def saved_results(graph: Graph) -> frozenset[int]:
     """Return the operations whose results selective checkpointing keeps."""
-    forward = [
-        (o, name)
-        for o, name in enumerate(graph.operations.name)
-        if graph.operations.phase[o] == Phase.FORWARD
-    ]
-    products = [o for o, name in forward if _PRODUCT.search(name)]
-    # As torchtitan's policy: the first, the third, … product in traced order.
-    return frozenset(products[::2]) | {o for o, name in forward if _ATTENTION in name}
+    saved, products = set[int](), Counter[str]()
+    for o, name in enumerate(graph.operations.name):
+        if graph.operations.phase[o] != Phase.FORWARD:
+            continue
+        if _PRODUCT.search(name):
+            # As torchtitan's policy: the first, the third, … product of each layer.
+            layer = numbered(graph.operations.layer[o])
+            saved |= set() if products[layer] % 2 else {o}
+            products[layer] += 1
+        elif _ATTENTION in name:
+            saved.add(o)
+    return frozenset(saved)
 
 
 def _updates_last(graph: Graph, runs: Iterator[Run]) -> list[Run]:
@@ -166,8 +173,9 @@ def _updates_last(graph: Graph, runs: Iterator[Run]) -> list[Run]:
     return [*(run for run in ordered if run[0] not in moved), *(run for run in ordered if run[0] in moved)]
 
 
-def _unit(graph: Graph, x: int) -> str:
-    return numbered(graph.tensors.layer[x]) or _ROOT
+def unit_of(graph: Graph, x: int) -> str:
+    """Return the unit of a spread tensor."""
+    return numbered(graph.tensors.layer[x]) or ROOT
 
 
 def weight_uses(graph: Graph, runs: Sequence[Run]) -> dict[int, list[int]]:
@@ -188,7 +196,7 @@ def _unit_starts(graph: Graph, uses: dict[int, list[int]], inside: range) -> lis
     for x, places in uses.items():
         for place in places:
             if place in inside:
-                unit = _unit(graph, x)
+                unit = unit_of(graph, x)
                 starts[unit] = min(place, starts.get(unit, place))
     return sorted((place, unit) for unit, place in starts.items())
 
@@ -197,7 +205,7 @@ def _slot(starts: Sequence[tuple[int, str]], unit: str) -> int:
     """Return the run before which a unit's weights are gathered: the first of the unit before."""
     number = [name for _place, name in starts].index(unit)
     # The first unit has none before it: at its own start.
-    return 0 if unit == _ROOT else starts[max(0, number - 1)][0]
+    return 0 if unit == ROOT else starts[max(0, number - 1)][0]
 
 
 def accepted(graph: Graph, solver: str) -> None:

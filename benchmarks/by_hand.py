@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import product
 from math import exp, log
@@ -113,23 +113,42 @@ def table(rows: list[Row]) -> Iterator[str]:
     yield f"{counted}, {mean:.3f} of the time in the mean"
 
 
+def run(
+    parser: argparse.ArgumentParser,
+    wanted: Iterable[Row],
+    measure: Callable[[Row, argparse.Namespace], Row],
+    table: Callable[[list[Row]], Iterable[str]],
+) -> None:
+    """Print the table of a file, or add the wanted rows that a file lacks to it, one line of JSON each.
+
+    wanted: the first columns of each row. measure: returns its others, by the command's options.
+    """
+    either = parser.add_mutually_exclusive_group(required=True)
+    either.add_argument("--table", type=Path, help="print the table of a file")
+    either.add_argument("-o", "--output", type=Path, help="file of rows, which is continued")
+    words = parser.parse_args()
+    path: Path = words.table or words.output
+    known: list[Row] = [*map(json.loads, path.read_text().splitlines())] if path.exists() else []
+    if words.table:
+        print("\n".join(table(known)))
+        return
+    done = [row.items() for row in known]
+    for row in wanted:
+        if not any(row.items() <= each for each in done):
+            with path.open("a") as file:
+                print(json.dumps(row | measure(row, words)), file=file, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="time limit of auto")
-    parser.add_argument("--table", type=Path, help="print the table of a file")
-    parser.add_argument("-o", "--output", type=Path)
-    words = parser.parse_args()
-    if words.table:
-        print("\n".join(table([json.loads(line) for line in words.table.read_text().splitlines()])))
-        return
-    lines = words.output.read_text().splitlines() if words.output.exists() else []
-    done = {(row["model"], row["card"], row["length"]) for row in map(json.loads, lines)}
-    for model, card, length in cells():
-        if (model, card, length) not in done:
-            problem = problem_of(model, card, length)
-            row = {"model": model, "card": card, "length": length, "budget": problem.budget}
-            with words.output.open("a") as file:
-                print(json.dumps({**row, "times": measured(problem, words.seconds)}), file=file, flush=True)
+
+    def measure(row: Row, words: argparse.Namespace) -> Row:
+        problem = problem_of(**row)
+        return {"budget": problem.budget, "times": measured(problem, words.seconds)}
+
+    rows = ({"model": model, "card": card, "length": length} for model, card, length in cells())
+    run(parser, rows, measure, table)
 
 
 if __name__ == "__main__":

@@ -13,35 +13,30 @@ skipped.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from statistics import median
 from time import process_time
-from typing import Any
 
-from by_hand import CARDS, MODELS, problem_of
+from by_hand import CARDS, MODELS, Row, problem_of, run
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError
 from memplan.solvers.registry.run import solve
 
 LENGTH = 1024
 BOUND_SECONDS = 60.0
 
-Row = dict[str, Any]
 
-
-def measured(model: str, card: str, moves: int, seed: int) -> Row:
-    """The row of a model and a card; without times if nothing fits."""
-    problem = problem_of(model, card, LENGTH)
-    row: Row = {"model": model, "card": card, "budget": problem.budget}
-    settings, began = {"moves": str(moves), "seed": str(seed)}, process_time()
+def measured(row: Row, words: argparse.Namespace) -> Row:
+    """Return the figures of a row; no times if nothing fits."""
+    problem = problem_of(row["model"], row["card"], LENGTH)
+    settings, began = {"moves": str(words.moves), "seed": str(words.seed)}, process_time()
     try:
         found = solve("joint", problem, settings=settings, bound_seconds=BOUND_SECONDS)
     except (InfeasibleError, NotAcceptedError) as error:
-        return {**row, "refused": str(error)}
+        return {"budget": problem.budget, "refused": str(error)}
     bounds = {bound.name: bound.seconds for bound in found.bounds if bound.transfers}
-    return {**row, "time": found.figures.time, "bounds": bounds, "took": process_time() - began}
+    took = process_time() - began
+    return {"budget": problem.budget, "time": found.figures.time, "bounds": bounds, "took": took}
 
 
 def gap(row: Row) -> float:
@@ -69,19 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--moves", type=int, default=20, help="moves for each possible absence")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--table", type=Path, help="print the table of a file")
-    parser.add_argument("-o", "--output", type=Path)
-    words = parser.parse_args()
-    if words.table:
-        print("\n".join(table([json.loads(line) for line in words.table.read_text().splitlines()])))
-        return
-    lines = words.output.read_text().splitlines() if words.output.exists() else []
-    done = {(row["model"], row["card"]) for row in map(json.loads, lines)}
-    for model, card in product(MODELS, CARDS):
-        if (model, card) not in done:
-            row = measured(model, card, words.moves, words.seed)
-            with words.output.open("a") as file:
-                print(json.dumps(row), file=file, flush=True)
+    run(parser, ({"model": model, "card": card} for model, card in product(MODELS, CARDS)), measured, table)
 
 
 if __name__ == "__main__":

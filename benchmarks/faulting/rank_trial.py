@@ -72,7 +72,7 @@ class RankTrial:
 
     @property
     def costs(self) -> Costs:
-        """What its operations and copies take, if times are counted."""
+        """Counted times of the rank's operations and copies."""
         assert self.counted is not None
         return self.counted.costs
 

@@ -242,7 +242,7 @@ def needed(model: str, *, disk: bool = False) -> tuple[int, int, int]:
 
 
 class HostTimes(Protocol):
-    """What the host of a trial takes: seconds of updates on the CPU, by name, and the disk's bytes/s."""
+    """Times of a trial's host: seconds of updates on the CPU, by name, and the disk's bytes/s."""
 
     on_host: dict[str, float]
     disk_rate: float

@@ -94,7 +94,7 @@ def parse_lengths(text: str) -> Lengths:
     if re.fullmatch(r"[\d\s,]*\d[\d\s,]*", text):
         return Lengths([_tokens(word.strip(), f"{text!r}") for word in text.split(",")])
     path = Path(text)
-    if not path.exists():
+    if not text.strip() or not path.exists():  # '' would be the current folder
         raise InputError(
             f"{text!r} is no range of tokens like 64-2048, no list like 64,512,2048, and no file with a "
             "number of tokens on each line"

@@ -218,6 +218,7 @@ def test_traced_lengths() -> None:
         ("0-64", "'0-64': '0' is not a number of tokens"),
         ("64,", "'64,': '' is not a number of tokens"),
         ("64-99999999999", "'99999999999' is not a number of tokens"),
+        ("", "'' is no range of tokens like 64-2048"),
         ("64..2048", "'64..2048' is no range of tokens like 64-2048, no list like 64,512,2048, and no file"),
     ],
 )

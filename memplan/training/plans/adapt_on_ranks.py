@@ -212,5 +212,6 @@ def name_slow(names: Sequence[str], rows: Sequence[Sequence[float]]) -> str:
     worst = max(slow, key=lambda rank: max(rows[rank]))
     found = zip(SLOWED, rows[worst], strict=True)
     times = ", ".join(f"{what} {factor:.2g}" for what, factor in found if factor > 1 + DRIFT)
-    others = f"; so are {len(slow) - 1} others, less" if len(slow) > 1 else ""
+    more = len(slow) - 1
+    others = f"; so {'is another' if more == 1 else f'are {more} others'}, less" if more else ""
     return f"{names[worst]} is slower than planned: {times} times the seconds{others}"

@@ -65,7 +65,7 @@ def unevenness(graph: Graph, machine: Machine | None, times: Times) -> float:
 
 
 SLOWED = ("operations", "updates on the CPU", *(queue.name.lower() for queue in _LINKS))
-"""What `slowdowns` is of."""
+"""Names of the factors that `slowdowns` returns."""
 
 
 def slowdowns(graph: Graph, machine: Machine | None, times: Times | None) -> list[float]:

@@ -166,7 +166,7 @@ def test_ranks_name_the_slow_one_and_change_their_plans_at_one_iteration(way: st
         ),
         (
             [[1.5, 1.0, 1.0], [1.2, 1.0, 1.0]],
-            "a is slower than planned: operations 1.5 times the seconds; so are 1",
+            "a is slower than planned: operations 1.5 times the seconds; so is another, less",
         ),
         ([[1.05, 1.0, 0.5], [0.7, 1.0, 1.0]], "no rank's operations or copies are slower than planned"),
     ],

@@ -1,4 +1,4 @@
-"""What is on a rank's device, and how long, when FSDP2 itself runs a policy, with flat buffers for units.
+"""Lifetimes of what a rank's device has when FSDP2 itself runs a policy, with flat buffers for units.
 
     forward of u      A(u) is allocated, then A(u − 1) freed; W(u) is copied out of A(u), and freed at u's end
     backward of u     W(u) is copied out of A(u), which is freed; then A(u − 1) is gathered
@@ -194,7 +194,10 @@ class _Rank:
             self.rows.append((unit.weights[0], full, copied, self._tick(self._after(until))))
 
     def _pass_backward(self, ends: dict[int, int]) -> None:
-        """ends: per tensor the tick at which it ends, to which gradients of this rank's batch are added."""
+        """Add the rows of backward: weights gathered once more, then gradients.
+
+        ends: per tensor the tick at which it ends, to which gradients of this rank's batch are added.
+        """
         units = [(name, unit) for name, unit in self.units.items() if unit.backward]
         units.sort(key=lambda one: (one[1].backward[0], one[0] != ROOT))
         for number, (_name, unit) in enumerate(units):

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..devices.device.choice import device_of
 from ..devices.sharded.communicator import unowned
+from ..devices.sharded.ranks import OnAllRanksError
 from ..devices.sharded.signs import Signs, is_of_network, keep, line_of
 from ..devices.sharded.store import SharedStore
 from ..graphs.errors import InputError, MemplanError, MismatchError
@@ -211,6 +212,9 @@ class Processes:
             self._together = True
             yield
             self.rounds += self.under_way
+        except OnAllRanksError:
+            self.rounds += self.under_way
+            raise
         except BaseException as error:
             if self.under_way:
                 self.leave(error)
@@ -258,11 +262,13 @@ class Processes:
             self._signs.call_to_search()
 
     @contextmanager
-    def planning(self, accumulate: int) -> Generator[None]:
+    def planning(self, equal: Mapping[str, tuple[object, str]]) -> Generator[None]:
         """Surround the first plan, which all ranks make at once.
 
-        If one fails, or has gradients for other parameters or updates with another number of batches, all do:
-        raises MemplanError.
+        If one fails, or has gradients for other parameters or another value of an option, all do: raises
+        MemplanError.
+
+        equal: by the names of options that are equal on all ranks, their values here, and what all must do.
         """
         failed: BaseException | None = None
         try:
@@ -272,29 +278,35 @@ class Processes:
             raise
         finally:
             # After a failure too: the other ranks wait for this word.
-            mine = (failed and (str(failed) or type(failed).__name__), self._averaged, accumulate)
-            found = self._gathered(mine)
+            values = {name: value for name, (value, _why) in equal.items()}
+            found = self._gathered(
+                (failed and (str(failed) or type(failed).__name__), self._averaged, values)
+            )
             if failed is None:
-                self._check(found, accumulate)
+                self._check(found, equal)
 
     def await_readers(self) -> None:
         """Let the others read why this rank has failed; see Signs."""
         self._signs.await_readers()
 
-    def _check(self, found: list[tuple[str | None, Any, int]], accumulate: int) -> None:
-        for rank, (text, averaged, _many) in enumerate(found):
+    def _check(
+        self,
+        found: list[tuple[str | None, Any, dict[str, object]]],
+        equal: Mapping[str, tuple[object, str]],
+    ) -> None:
+        for rank, (text, averaged, _values) in enumerate(found):
             if text is not None:
                 raise MemplanError(f"rank {rank} of {self.size} has no plan: {text}")
             if averaged != self._averaged:
                 raise MismatchError(
                     f"rank {rank} has gradients for other parameters: all ranks must train the same ones"
                 )
-        for rank, (_text, _averaged, many) in enumerate(found):
-            if many != accumulate:
-                raise MismatchError(
-                    f"rank {rank} has gradient_accumulation_steps={many}, this one {accumulate}: all ranks "
-                    "must update at the same batch"
-                )
+        for rank, (_text, _averaged, values) in enumerate(found):
+            for name, (own, why) in equal.items():
+                if (other := values.get(name)) != own:
+                    raise MismatchError(
+                        f"rank {rank} has {name}={other}, this one {own}: all ranks must {why}"
+                    )
 
     def check(self, gradients: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
         """Check that a plan averages, by name and shapes, what the first one does. Raises MismatchError."""

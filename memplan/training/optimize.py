@@ -214,7 +214,19 @@ def _alone(
     planner = Planner(options, TrainingLog(options.progress))
     if buckets is not None and planner.verify is not False:
         check_ignored(iteration, buckets)
-    steps = options.gradient_accumulation_steps
-    together = nullcontext() if processes is None else processes.planning(steps)
+    together = nullcontext() if processes is None else processes.planning(_equal_on_all(options))
     with deferred_signals(), open_to_signals(first_interrupt=True), together:
         return Executor(iteration, planner, buckets)
+
+
+def _equal_on_all(options: Options) -> dict[str, tuple[object, str]]:
+    """Return options that are equal on all ranks of a DistributedDataParallel, with what all must do."""
+    twice = "run an iteration twice, or none"
+    equal: dict[str, tuple[object, str]] = {
+        "gradient_accumulation_steps": (options.gradient_accumulation_steps, "update at the same batch"),
+        "early_updates": (options.early_updates, twice),
+    }
+    if options.early_updates:
+        clipping = options.max_grad_norm
+        equal["max_grad_norm"] = (None if clipping is None else clipping.max_norm), twice
+    return equal

@@ -59,10 +59,10 @@ def validate_options(
     _validate_autocast(options)
     _validate_updates(options, planned=planned)
     if options.early_updates:
-        _validate_early(options, processes, planned=planned)
+        _validate_early(options, planned=planned)
     for name in ("bucket_size", "block_size"):
         if getattr(options, name) is not None:
-            _validate_sizes(options, processes, name, planned=planned)
+            _validate_sizes(options, name, planned=planned)
     if not sharded:  # sharded.py has another way out
         check_weights(module, options.weights)
     if options.master_weights:
@@ -140,7 +140,7 @@ def _validate_updates(options: Options, *, planned: bool) -> None:
         )
 
 
-def _validate_early(options: Options, processes: Processes | None, *, planned: bool) -> None:
+def _validate_early(options: Options, *, planned: bool) -> None:
     def refuse(line: str) -> None:
         raise InputError(f"early_updates=True {line}")
 
@@ -151,23 +151,17 @@ def _validate_early(options: Options, processes: Processes | None, *, planned: b
         refuse("goes with max_grad_norm= or scaler=: without them no update waits, so leave it out")
     if options.update != "in-backward":
         refuse(f"and update={options.update!r} contradict each other: leave one out")
-    if processes is not None:
-        refuse("is not planned with DistributedDataParallel: leave it out")
     if options.cuda_graph:
         refuse("and cuda_graph=True are not planned together: leave one out")
 
 
-def _validate_sizes(options: Options, processes: Processes | None, given: str, *, planned: bool) -> None:
+def _validate_sizes(options: Options, given: str, *, planned: bool) -> None:
     """Raise InputError for what does not go with buckets or row blocks. given: the option of these."""
     if not planned:
         kind = "your loop" if options.optimizer is None else type(options.optimizer).__name__
         raise InputError(f"{given}= needs planned updates, and {kind} steps after the plan: leave it out")
-    unsupported = {
-        "cuda_graph=True": options.cuda_graph,
-        "DistributedDataParallel": processes is not None,
-    }
-    if name := next((name for name, is_given in unsupported.items() if is_given), None):
-        raise InputError(f"{given}= and {name} are not planned together: leave {given}= out")
+    if options.cuda_graph:
+        raise InputError(f"{given}= and cuda_graph=True are not planned together: leave {given}= out")
 
 
 def _validate_split(options: Options, processes: Processes | None, *, sharded: bool) -> None:

@@ -33,7 +33,7 @@ from ..program.names import Names, full_name
 from ..program.program import Call, Operation, Program, Ref, Storage, Value, refs, values_read
 from ..torch_support.torch_fakes import FakeTensorMode
 from ..torch_support.torch_optimizers import kernel_for_lists
-from .averages import is_dense, places_in_bucket
+from .averages import after_next, is_dense, places_in_bucket
 from .rules import in_bucket, of_whole_weight, runs, with_rule
 from .sums import FIRST, add, add_in_bucket, sums_of
 from .updates import updates_weights
@@ -265,7 +265,7 @@ class _Writer:
         return totals
 
     def _pack(self, gradients: Sequence[int], name: str, layer: str | None) -> tuple[list[int], int]:
-        """Add the operation that packs gradients, after the last that uses one.
+        """Add the operation that packs gradients, after the last that uses one and the average it waits for.
 
         Returns the new values, and the place after which they are there.
         """
@@ -305,7 +305,7 @@ class _Writer:
             if not updates_weights(one)
             and not {*storages}.isdisjoint((*one.reads, *one.writes, *one.mutates))
         )
-        place = max(used)
+        place = after_next(program, max(used))
         self._later.setdefault(place, []).append(packed)
         return found, place
 

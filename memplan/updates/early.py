@@ -25,6 +25,7 @@ from ..devices.device.choice import device_of
 from ..devices.device.device import Device, StreamDevice
 from ..devices.measuring.link_rates import alone_to_host
 from ..devices.measuring.measure import Measurement
+from ..devices.sharded.ranks import OnAllRanksError
 from ..program.program import Call, Operation, Program, Ref, Setting
 from .rules import AT_ONCE, RULES, in_bucket, in_rows, members, runs
 
@@ -64,8 +65,10 @@ class Known(NamedTuple):
 FIRST_PASS = Known()
 
 
-class TooEarlyError(Exception):
+class TooEarlyError(OnAllRanksError):
     """A first pass has updated weights by gradients that are to be clipped, or not used at all.
+
+    Ranks that average their gradients have one norm, and raise it together.
 
     known: what the second pass knows.
     """

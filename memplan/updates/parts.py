@@ -17,6 +17,7 @@ have the same indices, and whatever a part does not use is nowhere in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from ..program.fingerprint import fingerprint
 from ..program.outputs import NOTHING
 from ..program.program import Call, Operation, Program
 from .averages import averages
+from .buckets import pack
 from .clipping import clip, clip_stacked, norm
 from .norm_sums import NormSum, stack
 from .rules import RULES
@@ -62,15 +64,17 @@ def updating(program: Program) -> Part:
     return _part(program, part, _updating)
 
 
-def _part(whole: Program, part: Program, own: Callable[[Operation], Operation | None]) -> Part:
-    found = [(place, own(operation)) for place, operation in enumerate(whole.operations)]
+def _part(whole: Program, part: Program, own: Callable[[Operation, bool], Operation | None]) -> Part:
+    """own: from an operation, and whether it is of the update, what the part has in its place."""
+    averaged = {x for one in whole.operations if averages(one) for x in one.writes}
+    found = [(place, own(one, _ends(one, averaged))) for place, one in enumerate(whole.operations)]
     operations = [operation for _place, operation in found if operation is not None]
     part = replace(part, operations=operations)
     places = [place for place, operation in found if operation is not None]
     return Part(replace(part, fingerprint=fingerprint(part)), places)
 
 
-def _adding(operation: Operation) -> Operation | None:
+def _adding(operation: Operation, ends: bool) -> Operation | None:
     call = operation.call
     if call.target is on_sum:
         _weight, gradient, *_states, total, _lr, _step = call.arguments
@@ -78,10 +82,10 @@ def _adding(operation: Operation) -> Operation | None:
         only = Call(add, (total, gradient, FIRST), {}, (), several=False)
         # The sum is the last of what it changes: `with_sum` appends it to the states.
         return operation._replace(name=name, call=only, mutates=operation.mutates[-1:])
-    return None if _ends(operation) else operation
+    return None if ends else operation
 
 
-def _updating(operation: Operation) -> Operation | None:
+def _updating(operation: Operation, ends: bool) -> Operation | None:
     call = operation.call
     if call.target is on_sum:
         weight, _gradient, *states, total, lr, step = call.arguments
@@ -91,11 +95,12 @@ def _updating(operation: Operation) -> Operation | None:
             RULES[call.keywords["on"]], (weight, total, *states, lr, step), keywords, (), several=False
         )
         return operation._replace(call=only, reads=operation.mutates[-1:], mutates=operation.mutates[:-1])
-    return operation if _ends(operation) else None
+    return operation if ends else None
 
 
-def _ends(operation: Operation) -> bool:
-    """Tell whether the operation is of the update, not of a batch."""
+def _ends(operation: Operation, averaged: AbstractSet[int]) -> bool:
+    """Tell whether the operation is of the update, not of a batch. averaged: the storages of averages."""
     target = operation.call.target
     clips = target in (norm, clip, stack, clip_stacked) or isinstance(target, NormSum)
-    return averages(operation) or clips or updates_weights(operation)
+    packs = target is pack and not averaged.isdisjoint(operation.reads)
+    return averages(operation) or packs or clips or updates_weights(operation)

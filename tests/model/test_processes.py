@@ -38,12 +38,25 @@ PLANS: list[dict[str, Any]] = [
 ]
 """Each rank's own: whatever order of computations a plan has, that of the averages is one."""
 
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "updates of all gradients": [{}, {}],
+    "early": [{"early_updates": True}] * 2,
+    "early, in buckets and row blocks": [
+        {"early_updates": True, "bucket_size": "1KiB"},
+        {"early_updates": True, "block_size": "1KiB", "solver": "auto", "budget": "100%"},
+    ],
+}
+"""By a test's name, each rank's."""
+
 Found = dict[str, Tensor]
 
 
-def both(rank: int) -> tuple[Found, Found]:
-    """Losses, weights and buffers of a planned run, and of one by DistributedDataParallel."""
+def both(rank: int, name: str) -> tuple[Found, Found, int]:
+    """Losses, weights and buffers of a planned run, and of one by DistributedDataParallel; how many
+    iterations of the former ran twice.
+    """
     found: list[Found] = []
+    twice = 0
     for planned in (True, False):
         module = model()
         optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
@@ -58,7 +71,7 @@ def both(rank: int) -> tuple[Found, Found]:
                 loss_fn=nn.CrossEntropyLoss(),
                 optimizer=optimizer,
                 max_grad_norm=NORM,
-                **PLANS[rank],
+                **(PLANS[rank] | OPTIONS[name][rank]),
                 time_limit=0.5,
                 cache=False,
             )
@@ -81,17 +94,21 @@ def both(rank: int) -> tuple[Found, Found]:
             norms.append(norm.detach().clone())
         weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
         found.append({"losses": torch.stack(seen), "norms": torch.stack(norms), **weights})
-    return found[0], found[1]
+        twice += 0 if step is None else sum(plan.rolled_back for plan in step.report().plans)
+    return found[0], found[1], twice
 
 
-def test_ranks_train_as_in_distributed_data_parallel(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", OPTIONS)
+def test_ranks_train_as_in_distributed_data_parallel(name: str, tmp_path: Path) -> None:
     """Weights moved. The last rank sees a shape that the others do not: it plans for it while they wait."""
-    results = ranks(both, tmp_path)
+    results = ranks(both, tmp_path, name)
     for result in results:
         assert not isinstance(result, str), result
-        planned, baseline = result
+        planned, baseline, twice = result
         assert [name for name in baseline if not torch.equal(planned[name], baseline[name])] == []
-    (first, _), (second, _) = results
+        expected = int((planned["norms"] > NORM).sum()) if name.startswith("early") else 0
+        assert twice == expected
+    (first, _, _), (second, _, _) = results
     names = ["norms", *(name for name, _parameter in model().named_parameters())]
     assert (first["norms"] > NORM).any()
     assert (first["norms"] < NORM).any()
@@ -115,6 +132,43 @@ def test_where_one_rank_has_no_plan_none_has(tmp_path: Path) -> None:
     first, second = ranks(one_fails, tmp_path)
     assert "budget" in first
     assert second == f"rank 0 of 2 has no plan: {first}"
+
+
+def of_two_options(rank: int) -> list[str]:
+    """Each rank has another value of an option that all must have."""
+    module = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3))
+    lines = list[str]()
+    both: list[dict[str, Any]] = [
+        {"early_updates": not rank},
+        {"early_updates": True, "max_grad_norm": 1.0 + rank},
+    ]
+    for options in both:
+        try:
+            memplan.optimize(
+                DistributedDataParallel(module),
+                torch.randn(48, 6),
+                loss_fn=torch.sum,
+                optimizer=torch.optim.SGD(module.parameters(), 0.1),
+                budget="100%",
+                cache=False,
+                **{"max_grad_norm": 1.0, **options},
+            )
+        except memplan.MismatchError as error:
+            lines.append(str(error))
+    return lines
+
+
+def test_ranks_that_would_not_run_an_iteration_twice_together_are_refused(tmp_path: Path) -> None:
+    end = "all ranks must run an iteration twice, or none"
+    first, second = ranks(of_two_options, tmp_path)
+    assert first == [
+        f"rank 1 has early_updates=False, this one True: {end}",
+        f"rank 1 has max_grad_norm=2.0, this one 1.0: {end}",
+    ]
+    assert second == [
+        f"rank 0 has early_updates=True, this one False: {end}",
+        f"rank 0 has max_grad_norm=1.0, this one 2.0: {end}",
+    ]
 
 
 def hooked(module: DistributedDataParallel) -> None:

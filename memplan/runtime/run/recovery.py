@@ -6,6 +6,7 @@ a weight was changed, or lost                      all that updates change is gi
 
 With other processes, which go on with their update, lost sums are as a lost weight. If collectives of the
 iteration have begun (`Others`), none can be repeated: all end, and weights that are as before stay readable.
+Only what all ranks raise together (OnAllRanksError) they repeat together.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 from ...devices.calls.randomness import restore_generator, save_generator
 from ...devices.device.device import Device
 from ...devices.sharded.local_tensors import planned_local
+from ...devices.sharded.ranks import OnAllRanksError
 from ...devices.storage.copies import copy_common, own_bytes, raw
 from ...devices.storage.journal import Journal
 from ...devices.storage.offloaded import give_up
@@ -105,10 +107,10 @@ class Recovery:
             if self._cycle is not None:
                 self._cycle.end_jobs()  # they may still copy from and to what the frames hold
             forget_frames(error, but=handled)  # else they hold the iteration's memory
-            lost = self._left_changed()
+            lost, together = self._left_changed(), isinstance(error, OnAllRanksError)
             # Lost sums alone can begin anew, unless other processes go on with theirs. Where all end anyway
             # (`ends`), the weights are whole and stay readable.
-            ends = self._others is not None and self._others.under_way
+            ends = self._others is not None and self._others.under_way and not together
             if lost <= (self._sums if ends or self._others is None else set[int]()):
                 self._put_back(residents)
                 for source, state in states:

@@ -58,6 +58,9 @@ CASES: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = 
     "AdamW, clipped, moved": (adamw, {"budget": "85%", "max_grad_norm": 0.1, "verify": True, **MOVED}),
     "SGD, moved": (sgd, {"budget": "85%", **MOVED}),
     "SGD, clipped, at the end": (sgd, {"max_grad_norm": 0.1, "update": "after"}),
+    "AdamW, in buckets, moved": (adamw, {"budget": "85%", "bucket_size": "1KiB", "verify": True, **MOVED}),
+    "AdamW, in row blocks, moved": (adamw, {"budget": "85%", "block_size": "1KiB", "verify": True, **MOVED}),
+    "AdamW, early": (adamw, {"max_grad_norm": 0.1, "early_updates": True, "bucket_size": "1KiB"}),
     "NAdam, not planned, clipped": (nadam, {"max_grad_norm": 0.1}),
 }
 

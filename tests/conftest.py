@@ -54,9 +54,27 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave a million objects of pytest and of packages out of each later collection."""
     gc.collect()
-    gc.freeze()
+    unfreeze = gc.unfreeze
+
+    def noted() -> None:
+        unfreeze()
+        _frozen[0] = False
+
+    gc.unfreeze = noted
     gc.enable()
     collector.has_frozen = lambda: True  # to count them takes longer than most tests
+
+
+_frozen = [False]
+"""Whether these are left out now: what a test plans has the collector's lists show them."""
+
+
+def pytest_runtest_logstart() -> None:
+    """Leave what is there before a test out of collections."""
+    if not _frozen[0]:
+        gc.collect(1)
+        gc.freeze()
+        _frozen[0] = True
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker

@@ -6,10 +6,11 @@ Times are of this machine, or counted (counted_ranks.py).
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from memplan.training.plans import adapt_on_ranks, training_log
 from memplan.training.ranks.together import end_groups
 from ranks import RANKS, ranks
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -45,9 +47,8 @@ BUDGETS = {DDP: "75%", FSDP: "70%"}
 COUNTED = 24
 """Iterations whose memory is counted; a fault comes before the last of them."""
 
-MESSAGES = 2**10
-"""Bytes of what ranks tell each other of a refused batch: on the CPU they are in the device's memory too, as
-is the state of a generator that a draw keeps."""
+HEADER = 2**7
+"""Bytes of a message between ranks in addition to its objects: their sizes."""
 
 TIMEOUT, PATIENCE, LIMIT = 60.0, 30.0, 120.0
 """Seconds that collectives wait, in which ranks must end after a fault that ends them, and in which they plan
@@ -155,7 +156,10 @@ def _in_iterations(owner: Any, name: str, value: Any) -> None:
 
 @dataclass
 class Run:
-    """A rank's iterations, and what becomes of them. began: when the fault came."""
+    """A rank's iterations, and what becomes of them.
+
+    began: when the fault came. messages: bytes of what ranks have told each other.
+    """
 
     kind: RankKind
     trial: RankTrial
@@ -164,6 +168,7 @@ class Run:
     iterations: int
     known: tuple[list[Tensor], list[State]]
     began: float = 0.0
+    messages: int = 0
     wrong: list[str] = field(default_factory=list[str])
     refused: list[str] = field(default_factory=list[str])
 
@@ -174,8 +179,9 @@ class Run:
         except MemplanError as refusal:
             return Ending(0, "", 0.0, trial.said, [], [f"{refusal}"])
         try:
-            peak = live_peak(partial(self._until, self._counted())).peak_bytes + trial.held()
-            outside = MESSAGES * len(self.refused) + generator_bytes(trial.step.plans[0].program)
+            with self._messages_measured():
+                peak = live_peak(partial(self._until, self._counted())).peak_bytes + trial.held()
+            outside = self.messages + generator_bytes(trial.step.plans[0].program)
             if peak > trial.limit + trial.on_cpu() + outside:
                 self.wrong.append(f"{peak:,} bytes, the budget is {trial.limit:,}")
             self._until(self.iterations)
@@ -189,6 +195,25 @@ class Run:
             elif self.kind.says == PLANNED and self.iterations > SHORT:
                 seen["share"] = trial.share() if trial.counted is None else trial.seen()["share"]
         return Ending(trial.turn, error, seconds, trial.said, self.wrong, self.refused, **seen)
+
+    @contextmanager
+    def _messages_measured(self) -> Generator[None]:
+        """Add up the bytes of what ranks tell each other: on the CPU they are in the device's memory too.
+
+        gloo's own thread may free them, which PyTorch's record of allocations does not see: they add up.
+        """
+        gather, broadcast = dist.all_gather_object, dist.broadcast_object_list
+
+        def gathered(found: list[Any], mine: Any, **named: Any) -> None:
+            gather(found, mine, **named)
+            self.messages += (len(found) + 2) * max(map(_pickled, found)) + HEADER
+
+        def sent(found: list[Any], **named: Any) -> None:
+            broadcast(found, **named)
+            self.messages += 2 * sum(map(_pickled, found)) + HEADER
+
+        with patch.multiple(dist, all_gather_object=gathered, broadcast_object_list=sent):
+            yield
 
     def _counted(self) -> int:
         """Return the iteration until which memory is counted: to plan in between takes some of its own."""
@@ -245,6 +270,10 @@ class Run:
             self.wrong.append("other losses")
         if not any(same(found, each) for each in known):
             self.wrong.append("other weights")
+
+
+def _pickled(thing: Any) -> int:
+    return len(pickle.dumps(thing))
 
 
 def run_on_ranks(kind: RankKind, way: str, model: str, seed: int, iterations: int, folder: str) -> Row:

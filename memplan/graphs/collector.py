@@ -79,19 +79,13 @@ def collector_seldom() -> Generator[Callable[[], None]]:
         gc.set_threshold(*before)
 
 
-@contextmanager
-def frozen_seen() -> Generator[None]:
-    """Have the collector's lists show, within the block, what the process has left out by `gc.freeze` too."""
-    frozen = has_frozen()
+def see_frozen() -> None:
+    """Have the collector's lists show what the process has left out by `gc.freeze` too, from now on.
+
+    Nothing is left out once more: `gc.freeze` takes all that is there, and the circles of a model or a plan
+    made since would stay for ever.
+    """
     gc.unfreeze()
-    try:
-        yield
-    finally:
-        with _lock:
-            # A look at young objects is under way: to freeze them would make them old.
-            if frozen and not _Off.looking:
-                gc.collect(1)  # else garbage of now would stay for ever
-                gc.freeze()
 
 
 def objects_of(kind: type) -> list[Any]:
@@ -100,8 +94,8 @@ def objects_of(kind: type) -> list[Any]:
     Not by isinstance: it asks objects for their __class__, and proxies run code then. Types are asked once
     each, since a process has a million objects.
     """
-    with frozen_seen():
-        found = gc.get_objects()
+    see_frozen()
+    found = gc.get_objects()
     types: list[type[Any]] = [*map(type, found)]
     # By identity: a metaclass may have a hash of its own, which runs code.
     kinds = {_identity(each): each for each in types}

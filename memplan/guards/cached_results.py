@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor, nn
 
-from ..graphs.collector import frozen_seen
+from ..graphs.collector import see_frozen
 from ..torch_support.raw import own_attributes
 from ..torch_support.reach import is_of_user_class
 from ..torch_support.torch_fakes import FakeTensor
@@ -84,8 +84,8 @@ class _Caches:
         if self._counted and self._other_references is not None and not self._is_complete():
             self._search()
         if not self._counted or not self._is_complete():
-            with frozen_seen():
-                self._search()
+            see_frozen()
+            self._search()
             self._other_references = self._references()
         return list(self._known)
 

@@ -22,7 +22,7 @@ from ...devices.device.device import Device, Now, Stamp
 from ...devices.storage.host_buffers import HostBuffer
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
-from ...planner.simulator.clock import Queue, transfer_queue
+from ...planner.simulator.clock import Queue, queue_of, transfer_queue
 from ..codegen.copies import JOBS
 
 _BY_STREAMS = (Queue.D2H, Queue.H2D)
@@ -85,7 +85,8 @@ class Stopwatch:
                 if not on_cpu:
                     self._ways.append((target, where))
             elif verb != Verb.DELETE:
-                self._steps[Queue(transfer_queue(verb, where))].append(step)
+                between_ranks = graph is not None and target in graph.tensors.spread
+                self._steps[Queue(queue_of(transfer_queue(verb, where), between_ranks))].append(step)
         self._laps: list[tuple[list[Stamp], list[tuple[int, Stamp, Stamp]]]] = []
         self._origin: Stamp = Now()
         self._jobs: list[tuple[Way | Queue, int, Stamp, Stamp]] = []

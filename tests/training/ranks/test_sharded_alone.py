@@ -16,6 +16,8 @@ from memplan.devices.measuring.live_bytes import live_peak
 from memplan.devices.sharded.gradients import spread_rows
 from memplan.devices.sharded.ranks import Ranks
 from memplan.devices.sharded.shards import Shards, checksums
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.schedule.schedule import Verb
 from memplan.program.program import Value
 from ranks import alone
 from sharded_training import whole
@@ -513,3 +515,25 @@ def test_without_a_process_group_it_is_refused() -> None:
             plan(module, adamw(module))
     finally:
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+
+
+def test_timed_iterations_have_a_span_for_each_step_on_this_rank() -> None:
+    """Gathers and scatters are jobs of the queue between ranks, and no copies to or from the host."""
+    module = model()
+    node = Machine(host_capacity=2**30, links=Links(2e9, 2e9))
+    step = plan(module, adamw(module), budget="45%", machine=node)
+    step.plans[0].begin_timing()
+    for x in batches():
+        step(x)
+    times = step.plans[0].end_timing()
+    graph, rows = step.plan.graph, list(step.plan.schedule.rows())
+    moved = {number for number, row in enumerate(rows) if row[0] in (Verb.OFFLOAD, Verb.PREFETCH)}
+    between_ranks = {number for number in moved if rows[number][1] in graph.tensors.spread}
+    ran = {
+        number
+        for number, (verb, target, _where) in enumerate(rows)
+        if verb == Verb.COMPUTE and target not in graph.operations.comm
+    }
+    assert between_ranks
+    assert moved - between_ranks
+    assert {span.step for span in times.spans} == ran | (moved - between_ranks)

@@ -40,11 +40,12 @@ def small_training(
     frozen: float = 0.0,
     tied: bool = False,
     moving: int = 6,
+    blocks: int = 1,
 ) -> Graph:
     """moving: how many weights, activations and their gradients have bytes, the rest none. updates: as soon
     as the gradient is there; else gradients are results. states: an optimizer state a weight. host: updates
     have that mode. saved: F makes a tensor for B. frozen: the share of weights that nothing changes. tied:
-    the last layer reads the first one's weight."""
+    the last layer reads the first one's weight. blocks: updates of each weight, one after another."""
     draft = Draft(f"small-{layers}")
     with_bytes = set(random.sample(range(3 * layers), min(moving, 3 * layers)))
 
@@ -85,18 +86,21 @@ def small_training(
         gradient = below[0] if below else gradient
         if learns and weight not in weights[:i]:
             if updates:
-                _update(draft, random, weight, made[weight], states, host)
+                for number in range(blocks):
+                    _update(draft, random, weight, made[weight], states, host, number)
             else:
                 results.append(made[weight])
     return draft.graph(results)
 
 
-def _update(draft: Draft, random: Random, weight: int, gradient: int, states: bool, host: bool) -> None:
-    size = draft.size_of(weight)
-    state = [draft.tensor(f"s{weight}", size, Kind.OPTIMIZER_STATE)] if states else []
+def _update(
+    draft: Draft, random: Random, weight: int, gradient: int, states: bool, host: bool, number: int
+) -> None:
+    size, name = draft.size_of(weight), f"{weight}" if not number else f"{weight}[{number}]"
+    state = [draft.tensor(f"s{name}", size, Kind.OPTIMIZER_STATE)] if states else []
     modes = [Mode("host", random.randint(1, 6), 0, (), on_host=True)] if host and size else []
     draft.operation(
-        f"U{weight}",
+        f"U{name}",
         time=random.randint(0, 1),
         reads=[gradient],
         mutates=[weight, *state],

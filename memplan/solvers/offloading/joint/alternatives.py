@@ -4,10 +4,10 @@
     alternatives  gather w2  F1  F2  …  B2  scatter g2  B1  update w2
 
 A collective may run earlier, where the computations up to its first use take as long as it and those that
-follow it on the network; an update that reads a collective's result later, when that has ended. Both are
-runs that are ABSENT at first. Of a run and its alternatives one takes place, or none. The other position of
-an update that may run on the CPU (update_order.py) is in no group: the updates of a weight change together.
-Linear in the runs.
+follow it on the network; an update that reads a collective's result later, when that has ended, with the
+others of its weight: row blocks keep their order. Both are runs that are ABSENT at first. Of a run and its
+alternatives one takes place, or none. The other position of an update that may run on the CPU
+(update_order.py) is in no group. Linear in the runs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from .state import State
 from .timeline import ABSENT, compute_seconds
 from .update_order import other_slots
 
+Together = tuple[int, ...]
+"""Positions of runs that change their places together: one of a collective, those of a weight's updates."""
+
 LOOK_AHEADS = (1.0, 2.0, 4.0)
 """Factors on a collective's duration: so long it is issued ahead, or an update waits for it."""
 
@@ -33,24 +36,24 @@ LOOK_AHEADS = (1.0, 2.0, 4.0)
 class Alternatives(NamedTuple):
     """Runs with their alternatives among them.
 
-    runs: the given ones, and ABSENT ones. inside: positions of the given ones there. groups: positions of a
-    run and its alternatives, by look-ahead.
+    runs: the given ones, and ABSENT ones. inside: positions of the given ones there. groups: positions of
+    runs and of their alternatives, by look-ahead.
     """
 
     runs: list[Run]
     inside: list[int]
-    groups: list[list[int]]
+    groups: list[list[Together]]
 
 
 def with_alternatives(drops: Drops, runs: Sequence[Run]) -> Alternatives:
     """Add the alternatives of all collectives, and of all updates that read the result of one."""
     slots: list[dict[int, None]] = [{} for _ in range(len(runs) + 1)]
-    moves: dict[int, list[int]] = {}
+    moves: dict[Together, list[int]] = {}
     if drops.graph.operations.comm:
-        for position, slot in (*_earlier(drops, runs), *_later(drops, runs)):
-            if slot not in moves.setdefault(position, []):
-                moves[position].append(slot)
-                slots[slot][position] = None
+        for positions, slot in (*_earlier(drops, runs), *_later(drops, runs)):
+            if slot not in moves.setdefault(positions, []):
+                moves[positions].append(slot)
+                slots[slot].update(dict.fromkeys(positions))
     for position, slot in other_slots(drops, runs, together(drops.graph, host_modes(drops.graph))):
         slots[slot][position] = None
     made, inside, at = list[Run](), list[int](), dict[tuple[int, int], int]()
@@ -63,13 +66,14 @@ def with_alternatives(drops: Drops, runs: Sequence[Run]) -> Alternatives:
             inside.append(len(made))
             made.append(runs[slot])
     groups = [
-        [inside[position], *(at[position, slot] for slot in found)] for position, found in moves.items()
+        [tuple(inside[p] for p in positions), *(tuple(at[p, slot] for p in positions) for slot in found)]
+        for positions, found in moves.items()
     ]
     return Alternatives(made, inside, groups)
 
 
-def _earlier(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-    """Yield pairs (position, slot) of collectives: the network serves its queue backwards in time."""
+def _earlier(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[Together, int]]:
+    """Yield pairs (positions, slot) of collectives: the network serves its queue backwards in time."""
     operations, first = drops.graph.operations, _first_slots(drops, runs)
     starts = np.array(_starts(drops, runs))
     for look_ahead in LOOK_AHEADS:
@@ -82,30 +86,34 @@ def _earlier(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
             begin = min(due, starts[position]) - look_ahead * float(operations.time[operation])
             slot = max(first[position], int(np.searchsorted(starts, begin, "right")) - 1)
             if slot < position:
-                yield position, slot
+                yield (position,), slot
             if mode != ABSENT:
                 due = max(begin, float(starts[slot]))
 
 
-def _later(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-    """Yield pairs (position, slot) of updates that wait for a collective if it is issued where it is."""
+def _later(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[Together, int]]:
+    """Yield pairs (positions, slot) of a weight's updates that wait for a collective if it is issued where
+    it is."""
     graph = drops.graph
     operations, starts = graph.operations, _starts(drops, runs)
     network, ends = 0.0, dict[int, float]()
+    at = {o: position for position, (o, _mode) in enumerate(runs) if o in drops.movable}
+    of_weight = {group[0]: sorted(at[o] for o in group) for group in together(graph, sorted(at))}
     for position, (operation, mode) in enumerate(runs):
         if operation in operations.comm:
             if mode != ABSENT:
                 network = max(network, starts[position]) + float(operations.time[operation])
                 ends.update(dict.fromkeys(operations.writes[operation].tolist(), network))
-        elif operation in drops.movable:
+        elif operation in of_weight:
+            positions = of_weight[operation]
             ready = max((ends[x] for x in graph.read_lists[operation] if x in ends), default=0.0)
             for look_ahead in LOOK_AHEADS:
                 # Seconds from the present place to where the collective has ended, stretched.
                 late = starts[position] + look_ahead * (ready - starts[position])
                 slot = min(int(np.searchsorted(starts, late)), len(runs))
-                # The next slot is the same place.
-                if slot > position + 1:
-                    yield position, slot
+                # The slot after the last is the same place.
+                if slot > positions[-1] + 1:
+                    yield tuple(positions), slot
 
 
 def _first_slots(drops: Drops, runs: Sequence[Run]) -> list[int]:
@@ -131,8 +139,9 @@ def _starts(drops: Drops, runs: Sequence[Run]) -> list[float]:
     return [*accumulate((compute_seconds(drops.graph, run) for run in runs), initial=0.0)]
 
 
-def take_place(state: State, position: int, other: int) -> None:
-    """Let a run take place at another position, with what is offloaded after it."""
-    state.switch({other: state.runs[position][1], position: ABSENT})
-    leaving = {x: to for (x, after), to in state.offloaded.items() if after == position}
-    state.send_as({(x, other): to for x, to in leaving.items()})
+def take_place(state: State, positions: Together, others: Together) -> None:
+    """Let runs take place at other positions, with what is offloaded after them."""
+    for position, other in zip(positions, others, strict=True):
+        state.switch({other: state.runs[position][1], position: ABSENT})
+        leaving = {x: to for (x, after), to in state.offloaded.items() if after == position}
+        state.send_as({(x, other): to for x, to in leaving.items()})

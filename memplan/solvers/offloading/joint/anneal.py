@@ -278,15 +278,15 @@ class Anneal:
         return bool(changed) and self._fit(changed) and self._fill(changed)
 
     def _overlap(self) -> bool:
-        """Let a collective, or an update that reads the result of one, run at another position."""
+        """Let a collective, or a weight's updates that read the result of one, run at another position."""
         state, group = self.state, self.random.choice(self.state.groups)
-        position = next((each for each in group if state.runs[each][1] != ABSENT), None)
-        if position is None:
+        positions = next((each for each in group if state.runs[each[0]][1] != ABSENT), None)
+        if positions is None:
             return False
-        operation = state.runs[position][0]
-        take_place(state, position, self.random.choice([each for each in group if each != position]))
-        made: list[int] = state.graph.operations.writes[operation].tolist()
-        return self._fit({*made, *state.graph.input_lists[operation]})
+        operations = [state.runs[position][0] for position in positions]
+        take_place(state, positions, self.random.choice([each for each in group if each != positions]))
+        made = {x for o in operations for x in state.graph.operations.writes[o].tolist()}
+        return self._fit(made.union(*(state.graph.input_lists[o] for o in operations)))
 
     def _leave_or_stay(self) -> bool:
         """Offload the tensor of an interval, or of all intervals of that tensor.

@@ -38,7 +38,8 @@ class RecomputeMoves:
         self._slots: dict[int, list[int]] = {}
         for position in self.optional:
             self._slots.setdefault(state.runs[position][0], []).append(position)
-        self._groups = {position: group for group in state.groups for position in group}
+        places = [places for group in state.groups for places in zip(*group, strict=True)]
+        self._groups = {position: of for of in places for position in of}
         writes, producers = state.graph.operations.writes, state.graph.producers
         self._written = {operation: writes[operation].tolist() for operation in self._slots}
         self._producers = {x: producers[x].tolist() for made in self._written.values() for x in made}

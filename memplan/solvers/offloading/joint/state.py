@@ -51,7 +51,7 @@ class State:
     has no effect, until it begins one.
 
     all_offloaded: everything that can be offloaded is, at first. smallest: bytes from which a tensor can be
-    offloaded. groups: positions of runs of which one takes place, or none (alternatives.py).
+    offloaded. groups: positions of runs, and others at which these may take place (alternatives.py).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class State:
         *,
         all_offloaded: bool = False,
         smallest: int = 1,
-        groups: Sequence[Sequence[int]] = (),
+        groups: Sequence[Sequence[tuple[int, ...]]] = (),
     ) -> None:
         self.graph, self.machine, self.budget, self.groups = graph, machine, budget, groups
         self._smallest, self._movable = smallest, movable(graph, machine)

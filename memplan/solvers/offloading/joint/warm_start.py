@@ -15,7 +15,7 @@ from ....planner.residency.residency import Residency, TensorUse
 from ...candidates import device_limit
 from ...links import worth_moving
 from ...problem import Problem
-from .alternatives import Alternatives, take_place, with_alternatives
+from .alternatives import Alternatives, Together, take_place, with_alternatives
 from .drops import Drops
 from .slots import Slots
 from .start import best_timing
@@ -85,24 +85,24 @@ def _read(
 
 def _overlapping(state: State, best: StateFigures) -> StateFigures:
     """Take the alternatives of one look-ahead wherever there is room, if that is faster."""
-    begun, taken = state.mark(), list[tuple[int, int]]()
+    begun, taken = state.mark(), list[tuple[Together, Together]]()
     for number in range(1, max(map(len, state.groups), default=0)):
-        now = list[tuple[int, int]]()
-        for position, *others in state.groups:
-            if state.runs[position][1] == ABSENT or len(others) < number:
+        now = list[tuple[Together, Together]]()
+        for positions, *others in state.groups:
+            if state.runs[positions[0]][1] == ABSENT or len(others) < number:
                 continue
             mark, other = state.mark(), others[number - 1]
-            take_place(state, position, other)
+            take_place(state, positions, other)
             if state.demand > state.budget:
                 state.rollback(mark)
             else:
-                now.append((position, other))
+                now.append((positions, other))
         outcome = best_timing(state)
         state.rollback(begun)
         if _worth(outcome) < _worth(best):
             best, taken = outcome, now
-    for position, other in taken:
-        take_place(state, position, other)
+    for positions, other in taken:
+        take_place(state, positions, other)
     return best
 
 

@@ -190,7 +190,7 @@ def test_what_is_made_after_a_process_has_frozen_others_is_still_collected(unfro
     gc.freeze()
     removed, x = list[bool](), torch.ones(2, 4)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    model.itself = [model, _Circle(removed)]
+    vars(model)["itself"] = [model, _Circle(removed)]
     step = memplan.optimize(model, x, loss_fn=torch.sum, budget="100%", cache=False, solver="rotor")
     step(x).backward()
     gone = weakref.ref(step.plans[0])

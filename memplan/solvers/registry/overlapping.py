@@ -37,6 +37,7 @@ from ..problem import (
     Status,
     ValidatedSolution,
 )
+from ..skipped import skipping
 
 SHARES = 1.0, 0.5
 """Shares of the collectives' time that they take in the graphs that are solved."""
@@ -81,9 +82,10 @@ def solve_overlapping(
     interrupted = any(one.interrupted for one in found)
     if search and not interrupted:
         known = [(schedule, figures.time) for schedule, figures in candidates]
-        result = search(problem, replace(options, time_limit=clock.limit), known)
-        candidates.append(_fastest(problem, result.schedule, 0.0))
-        interrupted = result.interrupted
+        with skipping(found[0].solver):
+            result = search(problem, replace(options, time_limit=clock.limit), known)
+            candidates.append(_fastest(problem, result.schedule, 0.0))
+            interrupted = result.interrupted
     schedule, figures = min(candidates, key=lambda pair: pair[1].time)
     notes = list(dict.fromkeys(note for one in found for note in one.notes))
     seconds = monotonic() - clock.begin

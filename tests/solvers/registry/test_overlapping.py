@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
 from random import Random
@@ -15,14 +15,16 @@ from memplan.graphs.transformations.one_queue import on_one_queue
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.schedule.schedule import Verb
+from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.lower_bounds import lower_bounds, prove
 from memplan.solvers.clock import Clock
 from memplan.solvers.early_collectives import with_early_collectives
-from memplan.solvers.problem import Bound, InfeasibleError, Problem, Status
+from memplan.solvers.offloading.joint import joint
+from memplan.solvers.problem import Bound, InfeasibleError, Options, Problem, SolverResult, Status
 from memplan.solvers.registry.run import solve
+from memplan.solvers.skipped import INTERNAL_ERROR
 from sharded_layers import gathered_layers
 from small_graphs import small_graph
 from strategies import with_comm
@@ -151,6 +153,23 @@ def test_a_start_is_never_made_slower() -> None:
     start = with_early_collectives(graph, baseline_schedule(graph), 1000, Clock(None))
     found = solve("store-all", Problem(graph, 1000), start=start)
     assert found.figures.time <= simulate(graph, start).figures.time * SAME
+
+
+def test_a_search_whose_schedule_breaks_a_rule_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found before it stands, and a note names the rule."""
+    graph, machine = gathered_layers(4, 1.0, 1.0), Machine(links=Links(4.0, 4.0))
+    problem = Problem(graph, int(0.7 * baseline(graph).peak), machine)
+
+    def broken(_problem: Problem, _options: Options, known: Sequence[tuple[Schedule, float]]) -> SolverResult:
+        whole = known[0][0]
+        rest = Schedule(whole.verbs[1:], whole.targets[1:], whole.wheres[1:], whole.initial)
+        return SolverResult(rest, Status.HEURISTIC)
+
+    monkeypatch.setattr(joint, "overlapped", broken)
+    found = solve("joint", problem, settings={"moves": "2"}, bound_seconds=0)
+    assert simulate(graph, found.schedule, budget=problem.budget, machine=machine).figures == found.figures
+    (note,) = found.notes
+    assert note.startswith(f"{INTERNAL_ERROR}joint made a schedule that breaks the rule")
 
 
 def test_addresses_are_refused() -> None:

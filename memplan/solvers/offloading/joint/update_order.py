@@ -74,7 +74,7 @@ def late_updates(state: State, groups: Iterable[Sequence[int]]) -> list[int]:
     graph, runs, starts = state.graph, state.runs, state.starts
     seconds = [sum(graph.seconds(*runs[position]) for position in group) for group in groups]
     # The device waits while the CPU is the slower one.
-    stretched = max(1.0, sum(seconds) / float(starts[-1])) if sum(seconds) else 1.0
+    stretched = max(1.0, sum(seconds) / float(starts[-1])) if starts[-1] > 0 else 1.0
     free, waiting = 0.0, list[int]()
     for number, group in enumerate(groups):
         ready = stretched * float(starts[max(group)])

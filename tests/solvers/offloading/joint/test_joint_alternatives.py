@@ -18,7 +18,7 @@ from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.incumbent import Incumbent
 from memplan.solvers.offloading.joint import joint
-from memplan.solvers.offloading.joint.alternatives import take_place, with_alternatives
+from memplan.solvers.offloading.joint.alternatives import Together, take_place, with_alternatives
 from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.offloading.joint.recompute_moves import RecomputeMoves
 from memplan.solvers.offloading.joint.slots import Slots, optional
@@ -33,7 +33,7 @@ from strategies import with_comm
 LINKED = Machine(links=Links(4.0, 4.0))
 
 
-def present_in(state: State, group: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+def present_in(state: State, group: Sequence[Together]) -> list[Together]:
     """Return the positions of a group at which all of its runs take place."""
     return [places for places in group if all(state.runs[place][1] != ABSENT for place in places)]
 

@@ -4,6 +4,7 @@ keeps the CPU busy."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, combinations
 from random import Random
 
@@ -120,3 +121,15 @@ def test_late_updates_are_about_as_fast_as_the_best_choice(seed: int) -> None:
     chosen = seconds(p for p in late_updates(state, [[p] for p in sorted(first)]) if p in both)
     assert chosen <= 1.1 * best
     assert chosen <= seconds(())
+
+
+def test_the_order_is_found_where_the_device_takes_no_time() -> None:
+    """As in a graph all of whose operations are on the queue between ranks, or have no time yet."""
+    graph = small_training(Random(1), 4, states=True, host=True)
+    graph = replace(graph, operations=replace(graph.operations, time=0.0 * graph.operations.time))
+    drops, modes = Drops(graph), host_modes(graph)
+    state = State(graph, MACHINE, PLENTY, drops.runs)
+    groups = [[place] for place, (operation, _mode) in enumerate(drops.runs) if operation in modes]
+    state.switch({place: modes[drops.runs[place][0]] for (place,) in groups})
+    assert groups
+    assert {place for (place,) in groups} >= {*late_updates(state, groups)}

@@ -256,7 +256,8 @@ def test_after_a_failed_iteration_no_other_begins() -> None:
         raise OSError("the network is down")
 
     shards.ranks.scatter = fails
-    with pytest.raises(OSError, match="the network is down"):
+    # The second where the first job that the training waits for is a gather after the scatter.
+    with pytest.raises((OSError, memplan.MemplanError), match="the network is down"):
         step(batches()[0])
     shards.ranks.scatter = scatter
     with pytest.raises(memplan.MemplanError, match="start all ranks anew, from a checkpoint"):

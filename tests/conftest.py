@@ -52,7 +52,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Leave a million objects of pytest and of packages out of each later collection."""
+    """Switch the collector on again, and note when what is left out of collections is back in them."""
     gc.collect()
     unfreeze = gc.unfreeze
 
@@ -66,7 +66,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 _frozen = [False]
-"""Whether these are left out now: what a test plans has the collector's lists show them."""
+"""Whether a million objects of pytest and of packages are left out now: a plan in a test ends that."""
 
 
 def pytest_runtest_logstart() -> None:

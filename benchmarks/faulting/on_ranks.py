@@ -158,7 +158,7 @@ def _in_iterations(owner: Any, name: str, value: Any) -> None:
 class Run:
     """A rank's iterations, and what becomes of them.
 
-    began: when the fault came. messages: bytes of what ranks have told each other.
+    began: when the fault came. messages: bytes of the messages between the ranks.
     """
 
     kind: RankKind
@@ -198,7 +198,8 @@ class Run:
 
     @contextmanager
     def _messages_measured(self) -> Generator[None]:
-        """Add up the bytes of what ranks tell each other: on the CPU they are in the device's memory too.
+        """Add up the bytes of messages between the ranks: on the CPU they are in the device's memory too, as
+        is the state of a generator that a draw keeps.
 
         gloo's own thread may free them, which PyTorch's record of allocations does not see: they add up.
         """

@@ -138,7 +138,7 @@ def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.collect()
-    gc.freeze()  # as conftest.py has it
+    gc.unfreeze()  # conftest.py leaves out what is there before the next test
 
 
 def test_garbage_is_still_collected_where_the_collector_runs_seldom(unfrozen: None) -> None:

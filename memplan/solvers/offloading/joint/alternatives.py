@@ -98,7 +98,8 @@ def _later(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[Together, int]]:
     operations, starts = graph.operations, _starts(drops, runs)
     network, ends = 0.0, dict[int, float]()
     at = {o: position for position, (o, _mode) in enumerate(runs) if o in drops.movable}
-    of_weight = {group[0]: sorted(at[o] for o in group) for group in together(graph, sorted(at))}
+    groups = together(graph, sorted(at))
+    of_weight = {group[0]: tuple(sorted(at[o] for o in group)) for group in groups}
     for position, (operation, mode) in enumerate(runs):
         if operation in operations.comm:
             if mode != ABSENT:
@@ -113,7 +114,7 @@ def _later(drops: Drops, runs: Sequence[Run]) -> Iterator[tuple[Together, int]]:
                 slot = min(int(np.searchsorted(starts, late)), len(runs))
                 # The slot after the last is the same place.
                 if slot > positions[-1] + 1:
-                    yield tuple(positions), slot
+                    yield positions, slot
 
 
 def _first_slots(drops: Drops, runs: Sequence[Run]) -> list[int]:
